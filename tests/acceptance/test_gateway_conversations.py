@@ -70,7 +70,8 @@ async def test_a_failure_of_the_request_alone_moves_no_conversation(
         g.api.behave("one", "ok", "refuse", "ok", status=status, message=message)
         assert await served(g, **S) == "one"
         answer = await ask(g, **S)
-        assert answer.headers.get("x-fallbackd-served-by") == goes_on or answer.status_code == 400
+        assert answer.status_code == (400 if goes_on is None else 200)
+        assert answer.headers.get("x-fallbackd-served-by") == goes_on
         assert (await g.health("one"))["state"] == "healthy"
         assert await served(g, **S) == "one"
 
@@ -81,6 +82,25 @@ async def test_a_failure_that_goes_back_moves_no_conversation(tmp_path: Path) ->
         assert await served(g, **S) == "one"
         assert (await ask(g, **{**S, "x-fallbackd-failover": "0"})).status_code == 400
         assert await served(g, **S) == "one"
+
+
+async def test_consent_to_pay_is_given_with_each_call(tmp_path: Path) -> None:
+    paid = {"x-fallbackd-allow-metered": "1"}
+    async with gate(tmp_path, second_cost="metered") as g:
+        g.api.behave("one", "refuse", "429", message="Unknown parameter: 'foo'", retry_after_s=60)
+        refused = await ask(g, **{**S, **paid, "x-fallbackd-failover": "0"})
+        assert refused.status_code == 400
+        assert (await ask(g, **S)).status_code == 429
+        assert (await ask(g, **S)).status_code == 402
+        assert await served(g, **S, **paid) == "two"
+
+
+async def test_the_name_of_a_model_is_bounded(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        answer = await ask(g, "m" * 257)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_body")
+        assert (await ask(g, "team", **{"x-fallbackd-chain": "m" * 257})).status_code == 400
+        assert g.api.calls("one") == []
 
 
 async def test_each_model_of_a_conversation_is_answered_by_the_backend_that_has_it(

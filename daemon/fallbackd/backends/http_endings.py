@@ -6,7 +6,6 @@ from msgspec import Struct
 
 DONE = b"[DONE]"
 """The last event of a stream of chat completions; gateways send it behind other dialects too."""
-DONE_EVENT = b"data: [DONE]\n\n"
 MISMATCH = "mismatch"
 """Ours: the text that the API repeats at the end is not the one that it sent."""
 

@@ -62,6 +62,8 @@ class Passage(Struct, frozen=True, kw_only=True):
     side: str = ""
     """`count_tokens`, `compact`, `countTokens`: a question beside the generation of text."""
     query: str = ""
+    is_single: bool = True
+    """One answer is wanted, and not several to choose from."""
     previous: str | None = None
     """The answer that the request continues, of which only its maker has the conversation."""
 
@@ -76,6 +78,7 @@ class AskedBody(Struct):
 
     model: str | None = None
     stream: bool | None = None
+    n: msgspec.Raw = msgspec.Raw(b"1")
     previous_response_id: str | None = None
 
 
@@ -136,7 +139,7 @@ def _places(body: bytes, fields: Mapping[str, msgspec.Raw]) -> dict[str, tuple[i
     for _ in fields:
         key = _KEY.match(body, at)
         name = "" if key is None else msgspec.json.decode(key[1], type=str)
-        if key is None or name not in fields:
+        if key is None or name not in fields or name in found:
             raise Unreadable(_AMBIGUOUS)
         at = key.end() + len(fields[name])
         found[name] = key.end(), at
@@ -243,6 +246,12 @@ def _url(endpoint: Endpoint, options: Options, asked: Passage, model: str | None
     return parts._replace(path=path, query="&".join(query)).geturl()
 
 
+LAST_EVENTS: Mapping[ApiMode, bytes] = {
+    "chat_completions": b"data: [DONE]\n\n",
+    "messages": b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
+}
+"""Behind the reason of an end, where that is an event of its own."""
+
 _STILL_COMPLETE = frozenset(
     {"output_limit", "filtered_answer", "unfinished_answer", "answer_in_background"}
 )
@@ -267,6 +276,11 @@ class AnswerWatch:
         """A piece of what the provider says has arrived."""
         has_thought = self._parser.has_thought and not self._waits_for_text
         return self._parser.has_said or has_thought
+
+    @property
+    def has_thought(self) -> bool:
+        """A piece of what the model thinks has arrived."""
+        return self._parser.has_thought
 
     @property
     def has_failed(self) -> bool:

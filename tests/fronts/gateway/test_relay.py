@@ -93,6 +93,8 @@ class Seen(Struct):
 
     data: bytearray
     takes_pieces: bool = True
+    is_said: bool = False
+    """A word of the answer had come when it began."""
     begun: anyio.Event | None = None
 
     async def begin(self, reply: AnswerHead) -> None:
@@ -167,6 +169,7 @@ async def outcome(
     spoken: ApiMode | None = None,
     may_think: bool = False,
     waits_for_text: bool = False,
+    unsaid_s: float = 60,
     seen: Seen | None = None,
 ) -> str:
     """
@@ -182,13 +185,20 @@ async def outcome(
     async def broken(evidence: Evidence) -> None:
         marks.append(evidence)
 
-    async def said() -> list[tuple[str, str]]:
+    async def said(has_said: bool) -> list[tuple[str, str]]:
+        seen.is_said = has_said
         return []
 
     relay = Relay(
         Passage(mode=mode, model="m", is_streamed=True),
         seen,
-        Patience(first_s=first_s, stall_s=60, may_think=may_think, waits_for_text=waits_for_text),
+        Patience(
+            first_s=first_s,
+            stall_s=60,
+            unsaid_s=unsaid_s,
+            may_think=may_think,
+            waits_for_text=waits_for_text,
+        ),
         name="one",
         is_whole=is_whole,
         said=said,
@@ -335,7 +345,8 @@ def choice(index: int, word: str, finish: str | None = None) -> bytes:
 async def test_the_end_of_one_of_several_answers_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, *, is_whole: bool
 ) -> None:
-    monkeypatch.setattr(relaying, "FAREWELL_S", 0.001)
+    for name in ("FAREWELL_S", "AFTER_END_S"):
+        monkeypatch.setattr(relaying, name, 0.001)
     pieces = [choice(0, "a", "stop"), choice(1, " b"), choice(1, " c", "stop")]
     pieces = [b"".join(pieces[:2]), pieces[2]]
     said = {"is_cut": False, "is_whole": is_whole, "pause_s": 0.05}
@@ -367,7 +378,8 @@ async def begins(mode: ApiMode, pieces: list[bytes]) -> str:
 async def test_an_end_that_is_said_with_each_piece_ends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(relaying, "FAREWELL_S", 0.001)
+    for name in ("FAREWELL_S", "AFTER_END_S"):
+        monkeypatch.setattr(relaying, name, 0.001)
     candidates = [
         {"content": {"parts": [{"text": word}]}, "finishReason": "STOP"} for word in ("a", " b")
     ]
@@ -395,8 +407,28 @@ async def test_a_model_that_thinks_unseen_is_waited_for_once_its_answer_is_opene
 ) -> None:
     pieces = [OPENS, OPENS, STREAMS["responses"]]
     thinks = {"is_cut": False, "is_whole": is_whole, "pause_s": 0.2, "first_s": 0.05}
-    assert await outcome("responses", list(pieces), **thinks, may_think=True) == TEXT
+    seen = Seen(data=bytearray())
+    assert await outcome("responses", list(pieces), **thinks, may_think=True, seen=seen) == TEXT
+    assert seen.is_said is is_whole
     assert await outcome("responses", list(pieces), **thinks) == ""
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_pings_alone_keep_no_answer_waiting_for_ever(*, is_whole: bool) -> None:
+    pings = [b": ping\n\n"] * 10_000
+    said = {"is_cut": False, "is_whole": is_whole, "pause_s": 0.01, "may_think": True}
+    with anyio.fail_after(HANG_S):
+        assert await outcome("messages", pings, **said, first_s=0.05, unsaid_s=0.1) == ""
+    assert len(pings) > 9_000
+
+
+async def test_what_a_model_thinks_is_passed_on_when_its_time_is_over() -> None:
+    thinks = b'data: {"choices": [{"delta": {"reasoning_content": "hm"}}]}\n\n'
+    pieces = [thinks, choice(0, "a", "stop")]
+    seen = Seen(data=bytearray(), begun=anyio.Event())
+    said = {"is_cut": False, "is_whole": False, "waits_for_text": True, "seen": seen}
+    with anyio.fail_after(HANG_S):
+        assert await outcome("chat_completions", pieces, **said, first_s=1) == "a"
 
 
 async def test_an_answer_of_many_events_that_say_nothing_is_passed_on() -> None:
@@ -408,7 +440,8 @@ async def test_an_answer_of_many_events_that_say_nothing_is_passed_on() -> None:
 async def test_a_stream_without_its_last_event_gets_one_within_a_second(
     monkeypatch: pytest.MonkeyPatch, *, is_whole: bool
 ) -> None:
-    monkeypatch.setattr(relaying, "FAREWELL_S", 0.001)
+    for name in ("FAREWELL_S", "AFTER_END_S"):
+        monkeypatch.setattr(relaying, name, 0.001)
     for end in (b"", b'data: {"choices": []}'):
         seen = Seen(data=bytearray())
         pieces = [choice(0, "a", "stop") + end, b": never comes"]
@@ -427,3 +460,11 @@ async def test_the_event_that_ends_a_response_is_the_next_one() -> None:
     assert last["type"] == "response.failed"
     assert last["sequence_number"] == before[-1]["sequence_number"] + 1
     assert last["response"]["id"] == before[0]["response"]["id"]
+
+
+async def test_an_answer_that_ends_without_its_last_event_gets_it_from_us() -> None:
+    seen = Seen(data=bytearray())
+    stream = STREAMS["messages"]
+    cut = stream[: stream.rindex(b"event: message_stop")]
+    assert await outcome("messages", [cut], is_cut=False, is_whole=False, seen=seen) == TEXT
+    assert seen.data.endswith(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')

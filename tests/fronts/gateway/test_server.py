@@ -99,6 +99,31 @@ async def test_connections_without_a_request_make_room_for_further_ones(
             assert await everything(peer) == b""
 
 
+async def test_a_request_that_is_arriving_keeps_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 1)
+    asked = Asked()
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as first:
+        await first.send(POST + POST[:20])
+        got = b""
+        while b"said\r\n0\r\n\r\n" not in got:
+            got += await first.receive()
+        async with await anyio.connect_tcp("127.0.0.1", port) as second:
+            assert await everything(second) == b""
+        await first.send(POST[20:])
+        assert b"said" in await first.receive()
+
+
+async def test_many_offers_in_one_packet_are_all_declined() -> None:
+    asked = Asked()
+    get = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
+    last = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        await peer.send(get * 1000 + last)
+        assert (await everything(peer)).count(b"said") == 1001
+
+
 async def test_where_all_connections_have_a_request_a_further_one_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -177,7 +177,9 @@ def reported(case: Case, event: Reported) -> Decision:
     if event.outcome == "success":
         return _reported_success(case, event, backend, session)
     if session is not None and is_stale:
-        if event.turn is not None:  # the caller makes the next call, and has to know of whom
+        if event.turn is not None and event.next_lease is not None:
+            # Its caller makes the next call, and has to know of whom.
+            session = charged(case, session, backend.id, event.usage)
             return _too_late(case, event, backend, session, turn)
         return _ignored(case, event, session)
     return _reported_failure(case, event, backend, session, turn, was_trial=bool(lease))
@@ -258,7 +260,7 @@ def _too_late(
         return case.finish(answer=ReportAnswer(failure=failure, ignored=True))
     turn = turn or asked_by_report(case, event, backend, session, failure)
     turn, halt = ended_by(case, turn, tried_by(event, failure))
-    following = None if halt is not None else fail_over(case, turn, may_try=True)
+    following = None if halt is not None else fail_over(case, turn, may_try=bool(event.next_lease))
     answer = answer_of(case, event, turn, failure, following, halt)
     return case.finish(answer=structs.replace(answer, ignored=True))
 

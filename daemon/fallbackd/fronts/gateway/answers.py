@@ -131,7 +131,7 @@ def unless_aside(failed: NotAnswered, asked: Passage) -> NotAnswered:
 
 
 def silent(limit_s: float) -> NotAnswered:
-    text = f"no answer within {limit_s:g} s"
+    text = f"no answer within {round(limit_s, 1):g} s"
     return NotAnswered(evidence=Evidence(text=text, stream="exception", exception="ReadTimeout"))
 
 

@@ -29,7 +29,7 @@ from fallbackd.core.records import Verdict
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.engine.feedback import judged
-from fallbackd.fronts.gateway import answers, choosing, pauses
+from fallbackd.fronts.gateway import answers, choosing, pauses, routes
 from fallbackd.fronts.gateway.affinity import session_of
 from fallbackd.fronts.gateway.answers import (
     AnswerHead,
@@ -131,7 +131,9 @@ class Exchange:
         left, last = entries, None
         while chosen.backend is not None:
             entry = choosing.entry_of(entries, chosen)
-            reported = CallReport(self._engine, asks, chosen, turn, proves=self._asked.generates)
+            reported = CallReport(
+                self._engine, asks, chosen, turn, proves=self._asked.generates, stays=self._stays
+            )
             try:
                 failed = await self._served(chosen, entry, found, reported)
             except BaseException:
@@ -180,7 +182,7 @@ class Exchange:
             Refusal: No backend can.
         """
         engine = self._engine
-        name = self._named.get("x-fallbackd-chain") or self._asked.model
+        name = self._named.get(routes.CHAIN) or self._asked.model
         found, fit = self._choices.find(
             name,
             engine.settings,
@@ -232,9 +234,8 @@ class Exchange:
             lease=self._asked.generates,
             outlives="nothing",
         )
-        text = "no backend is available now"
-        if chosen.backend is not None:
-            text = f"{chosen.backend} is the first to ask"
+        name = chosen.backend
+        text = f"{name} is the first to ask" if name else "no backend is available now"
         at = self._engine.clock.now()
         candidates = (*chosen.candidates, *self._passed_over)
         self._record.note("Resolved", text, at=at, candidates=candidates)
@@ -245,7 +246,7 @@ class Exchange:
     ) -> ReportAnswer | None:
         """None: there is nothing to say against the backend, which is passed over."""
         if not failed.unsuited:
-            answer = await report.failed(failed.evidence, stays=self._stays)
+            answer = await report.failed(failed.evidence)
             if answer is not None:
                 self._note_failure(chosen, answer)
             return answer
@@ -342,9 +343,10 @@ class Exchange:
     def _relay(self, chosen: Resolution, report: CallReport, model: str | None) -> Relay:
         """The backend's own limits count, where it has some."""
 
-        async def begun() -> list[tuple[str, str]]:
+        async def begun(has_said: bool) -> list[tuple[str, str]]:
             self._deadline.begun()
-            await report.answered()
+            if has_said:
+                await report.answered()
             return self._said(chosen.backend, model)
 
         async def broken(evidence: Evidence) -> None:

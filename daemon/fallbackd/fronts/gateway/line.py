@@ -108,6 +108,11 @@ class CallerLine(asyncio.Protocol):
         finally:
             alarm.cancel()
 
+    @property
+    def is_idle(self) -> bool:
+        """No byte of a request has come that is not answered yet."""
+        return not (self._coming.is_begun or self._waiting)
+
     def while_there(self) -> anyio.CancelScope:
         """What is inside ends when the caller has hung up, until `end_answer`."""
         self._scope = anyio.CancelScope()
@@ -264,35 +269,39 @@ class CallerLine(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if self._is_over or self._refused is not None:
-            return
-        coming = self._coming
-        if not coming.has_head:
+        left: bytes | None = data
+        while left is not None and not self._is_over and self._refused is None:
+            left = self._fed(left)
+        is_unasked = self._coming.size > MAX_AHEAD_BYTES and not self._is_body_read
+        if is_unasked or len(self._waiting) > 1 or self._refused:
+            self._pause()
+        self._tell()
+
+    def _fed(self, data: bytes) -> bytes | None:
+        """What is to be fed in the place of what was left; None: nothing was."""
+        if not self._coming.has_head:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
             if not self._coming.has_head and self._head_bytes > MAX_HEAD_BYTES:
                 self._refused = 431
         except httptools.HttpParserUpgrade as offer:
-            self._decline(self._waiting[-1], data[offer.args[0] :])
+            return self._declined(self._waiting[-1], data[offer.args[0] :])
         except httptools.HttpParserError as error:
             cause = error.__context__
             self._refused = cause.status if isinstance(cause, _Unreadable) else 400
-        is_unasked = self._coming.size > MAX_AHEAD_BYTES and not self._is_body_read
-        if is_unasked or len(self._waiting) > 1 or self._refused:
-            self._pause()
-        self._tell()
+        return None
 
-    def _decline(self, request: IncomingRequest, rest: bytes) -> None:
+    def _declined(self, request: IncomingRequest, rest: bytes) -> bytes | None:
         """An offer of another protocol, for which the parser ends a request behind its head."""
         if request.method == "CONNECT":
             request.is_kept = False
             self._is_over = True  # what follows is of another protocol
-            return
+            return None
         self._waiting.pop()
         head = request.without_upgrade(self._parser.get_http_version())
         self._parser = httptools.HttpRequestParser(self)
-        self.data_received(head + rest)
+        return head + rest
 
     def eof_received(self) -> None:
         self._leave()

@@ -21,6 +21,8 @@ class Patience(Struct, frozen=True, kw_only=True):
     Without words an answer that was opened in time is no failure: what is held of it is passed on
     after `first_s`, and silence counts from then.
     """
+    unsaid_s: float = WHOLE_S
+    """Longest wait behind `first_s` for words of an answer that was opened."""
     waits_for_text: bool = False
     """Thoughts of the model are held until its answer begins."""
 

@@ -13,8 +13,7 @@ import anyio
 from msgspec import structs
 
 from fallbackd.backends import passage
-from fallbackd.backends.http_endings import DONE_EVENT
-from fallbackd.backends.passage import AnswerWatch, Passage
+from fallbackd.backends.passage import LAST_EVENTS, AnswerWatch, Passage
 from fallbackd.backends.sieve import Sieve
 from fallbackd.core.protocol import Evidence, Exit, HttpResponse
 from fallbackd.fronts.gateway.answers import (
@@ -29,14 +28,16 @@ from fallbackd.fronts.gateway.sealed import SealedWatch, is_sealed
 from fallbackd.ports.passing import PassedOn
 
 FAREWELL_S = 1.0
-"""For what still comes behind the reason of an end: usage, the last event, the end of the body."""
+"""For the end of a stream whose last event has come, and of chat completions that have ended."""
+AFTER_END_S = 10.0
+"""For what still comes behind the reason of an end: usage, the last event, another answer."""
 
 
 class Relay:
     """
     Args:
         is_whole: Nothing is passed on before all has arrived.
-        said: Our own headers, when the answer begins.
+        said: Our own headers, when the answer begins; called with whether it has said anything.
         broken: Called with why an answer that has begun cannot be finished, before the caller
             learns it.
     """
@@ -49,7 +50,7 @@ class Relay:
         *,
         name: str,
         is_whole: bool,
-        said: Callable[[], Awaitable[list[tuple[str, str]]]],
+        said: Callable[[bool], Awaitable[list[tuple[str, str]]]],
         broken: Callable[[Evidence], Awaitable[None]],
     ) -> None:
         self._asked = asked
@@ -66,7 +67,7 @@ class Relay:
         self._held = bytearray()
         self._is_begun = False
         self._is_good = self._is_held_to_end = False
-        self._heard_at = 0.0
+        self._asked_at = self._heard_at = 0.0
         self._time = asyncio.get_running_loop().time
         """As `anyio.current_time`, which looks for its loop each time."""
 
@@ -83,7 +84,8 @@ class Relay:
             Aborted: In the middle of the answer.
         """
         first_s = self._patience.first_s
-        give_up_at = self._time() + first_s
+        self._asked_at = self._time()
+        give_up_at = self._asked_at + first_s
         head: HttpResponse | None = None
         is_over = False
         with anyio.move_on_at(give_up_at):
@@ -118,7 +120,7 @@ class Relay:
             is_late = not is_over and self._time() >= self._wait_until(give_up_at)
             if is_late and not watch.has_ended:
                 if not self._may_be_released:
-                    return await self._silent(since_s=self._time() - self._heard_at)
+                    return await self._silent()
                 self._heard_at = self._time()
                 await self._begin(head)
             elif is_over or is_late:
@@ -134,19 +136,30 @@ class Relay:
         """When silence is long enough."""
         watch = self._watch
         if watch.has_ended:
-            return self._heard_at + FAREWELL_S
-        is_begun = self._is_begun or watch.is_committed
+            is_last = watch.is_over or self._ends_with_its_reason
+            return self._heard_at + (FAREWELL_S if is_last else AFTER_END_S)
+        quiet_until = self._heard_at + self._patience.stall_s
+        if watch.is_committed:
+            return quiet_until
         if self._asked.is_streamed:
-            is_opened = self._is_held_to_end and self._is_good and self._patience.may_think
+            is_waited_for = self._is_held_to_end and self._is_good and self._patience.may_think
+            is_opened = self._is_begun or is_waited_for
         else:
             is_opened = bool(self._held)
-        return self._heard_at + self._patience.stall_s if is_begun or is_opened else give_up_at
+        # Pings are a sign of the connection alone, and may come for ever.
+        return min(quiet_until, give_up_at + self._patience.unsaid_s) if is_opened else give_up_at
+
+    @property
+    def _ends_with_its_reason(self) -> bool:
+        """Whether nothing that matters stands behind the reason of the end."""
+        return self._asked.mode == "chat_completions" and self._asked.is_single
 
     @property
     def _may_be_released(self) -> bool:
-        """Whether what is held is passed on although it says nothing."""
+        """Whether what is held is passed on although no word of the answer has come."""
         is_held = not self._is_begun and not self._is_held_to_end
-        return is_held and self._patience.may_think and not self._watch.is_committed
+        may_wait = self._patience.may_think or self._watch.has_thought
+        return is_held and may_wait and not self._watch.is_committed
 
     def _take(self, data: bytes) -> bool:
         """One piece, as it arrives. False: there is more to do than to pass it on."""
@@ -185,8 +198,9 @@ class Relay:
             await self._begin(head)
         return None
 
-    async def _silent(self, *, since_s: float) -> NotAnswered:
-        found = silent(since_s)
+    async def _silent(self) -> NotAnswered:
+        since_at = self._heard_at if self._watch.is_committed else self._asked_at
+        found = silent(self._time() - since_at)
         if self._is_begun:
             await self._break_off(found.evidence)
         return found
@@ -228,10 +242,10 @@ class Relay:
         Args:
             rest: Behind the last event that was complete.
         """
-        is_stream = self._sieve is not None and self._watch.is_stream
-        if not is_stream or self._watch.is_over:
+        last = LAST_EVENTS.get(self._asked.mode, b"")
+        if not last or self._watch.is_over or not (self._is_good and self._watch.is_stream):
             return b""
-        return b"\n\n" + DONE_EVENT if rest else DONE_EVENT
+        return b"\n\n" + last if rest else last
 
     def _why(self, passed: PassedOn, exit: Exit) -> Evidence | None:
         """Why it is no whole answer, in the words of its provider; None: it is one."""
@@ -268,7 +282,7 @@ class Relay:
         reply = reply_of(head)
         if length is not None:
             reply.headers.append(("content-length", str(length)))
-        reply.headers.extend(await self._said())
+        reply.headers.extend(await self._said(self._watch.is_committed or length is not None))
         await self._caller.begin(reply)
         await self._caller.send(bytes(self._held))
         self._held.clear()

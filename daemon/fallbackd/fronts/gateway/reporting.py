@@ -33,6 +33,7 @@ class CallReport:
 
     Args:
         proves: An answer shows that the backend works, and a call may be its one trial.
+        stays: No other backend is asked.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class CallReport:
         turn: Turn | None,
         *,
         proves: bool,
+        stays: bool = False,
     ) -> None:
         self._engine = engine
         self.asks = asks
         """For the next call of the same exchange."""
         self._proves = proves
+        self._stays = stays
         self._is_said = False
         self._call: dict[str, Any] = {
             **asks,
@@ -76,16 +79,12 @@ class CallReport:
         else:
             await self.released()
 
-    async def failed(self, evidence: Evidence, *, stays: bool = False) -> ReportAnswer | None:
-        """
-        None: the backend is not configured any more.
-
-        Args:
-            stays: No other backend is asked.
-        """
+    async def failed(self, evidence: Evidence) -> ReportAnswer | None:
+        """None: the backend is not configured any more."""
         self._is_said = True
         failure = judged(self._engine, evidence, backend=self._call["backend"])
-        if stays or (failure is not None and failure.reason in _OF_THE_REQUEST):
+        if self._stays or (failure is not None and failure.reason in _OF_THE_REQUEST):
+            await self._left_conversation()
             self.asks = {**self.asks, "session": None}
             self._call["session"] = None
         seen = Reported(**self._call, outcome="failure")
@@ -94,6 +93,13 @@ class CallReport:
                 self._engine, seen, evidence=evidence, next_lease=self._proves
             )
         return None
+
+    async def _left_conversation(self) -> None:
+        """What the call was a part of does not go on with the next call of its conversation."""
+        if self._call["session"] is not None:
+            with suppress(Refused):
+                seen = Reported(**{**self._call, "lease": None}, outcome="released")
+                await callers.report(self._engine, seen, outlives="nothing")
 
     async def broken(self, evidence: Evidence) -> ReportAnswer:
         """It failed in the middle of its answer: no other is asked."""

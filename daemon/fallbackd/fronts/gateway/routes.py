@@ -31,6 +31,11 @@ _GOOGLE = re.compile(r"/v1(?:beta|alpha)?/models/(.+):(\w+)")
 """Names of models have colons and slashes of their own."""
 _ACTIONS = frozenset({"generateContent", "streamGenerateContent", "countTokens"})
 
+CHAIN = "x-fallbackd-chain"
+"""Header that counts in place of the model."""
+MAX_NAME_CHARS = 256
+"""Names of models are kept with their health."""
+
 ALIVE = frozenset({"/", "/api/hello"})
 """Asked by clients that want to know whether anything listens."""
 MODELS = "/v1/models"
@@ -85,12 +90,17 @@ def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:
         found = AskedBody(stream="text/event-stream" in accepted)
     else:
         found = read_body(body)
+    model = route.model if is_google else found.model
+    for name in (model, dict(request.headers).get(CHAIN)):
+        if name is not None and len(name) > MAX_NAME_CHARS:
+            raise Unreadable(f"the name of a model has {MAX_NAME_CHARS} characters at most")
     # The key of a caller may stand in a query of Google's API, and nothing else does.
     return Passage(
         mode=route.mode,
-        model=route.model if is_google else found.model,
+        model=model,
         is_streamed=route.is_streamed if is_google else bool(found.stream) and not route.side,
         side=route.side,
         query="" if is_google else request.query,
+        is_single=found.n in (b"1", b"null"),
         previous=found.previous_response_id if route.mode == "responses" else None,
     )

@@ -62,8 +62,8 @@ class GatewayServer:
 
     def _take(self, accepted: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
         is_unix = accepted.family == socket.AF_UNIX
-        is_full = self._open >= MAX_CONNECTIONS and not self._made_room()
-        if is_full or (is_unix and not self._allows(accepted)):
+        is_stranger = is_unix and not self._allows(accepted)
+        if is_stranger or (self._open >= MAX_CONNECTIONS and not self._made_room()):
             accepted.close()
             return
         port = None if is_unix else int(accepted.getsockname()[1])
@@ -73,7 +73,7 @@ class GatewayServer:
 
     def _made_room(self) -> bool:
         """Close the connection that has been idle longest. False: all are in use."""
-        line = next(iter(self._idle), None)
+        line = next((one for one in self._idle if one.is_idle), None)
         if line is None:
             return False
         del self._idle[line]

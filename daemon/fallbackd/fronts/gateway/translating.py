@@ -17,7 +17,7 @@ from fallbackd.fronts.gateway import choosing
 from fallbackd.fronts.gateway.answers import NotAnswered
 from fallbackd.fronts.gateway.encodings import Body
 from fallbackd.fronts.gateway.outgoing import HOP, OutwardCall
-from fallbackd.fronts.gateway.relay import FAREWELL_S
+from fallbackd.fronts.gateway.relay import AFTER_END_S, FAREWELL_S
 from fallbackd.fronts.gateway.translate import translation
 from fallbackd.fronts.gateway.translate.streams import StreamTranslator
 from fallbackd.fronts.gateway.translate.translation import Target, Translation
@@ -155,7 +155,7 @@ class TranslatedAnswer:
         stream = self._stream
         if stream is None or not stream.has_ended:
             return await self._passed.read(), False
-        with anyio.move_on_after(FAREWELL_S):
+        with anyio.move_on_after(FAREWELL_S if stream.is_over else AFTER_END_S):
             return await self._passed.read(), False
         return None, True
 

@@ -25,7 +25,7 @@ from fallbackd.ports.clock import Clock
 from fallbackd.transports.http import record as http_record
 from fallbackd.transports.http.answering import Broken
 from fallbackd.transports.http.clients import CLOSE_LIMIT_S, Clients
-from fallbackd.transports.http.direct import DirectPool
+from fallbackd.transports.http.direct import DirectAnswer, DirectPool
 from fallbackd.transports.http.loopback_owner import ForeignListener, require_own_peer
 from fallbackd.transports.http.route import Route
 from fallbackd.transports.http.tls import TlsFiles
@@ -45,8 +45,8 @@ _SECRET_ANSWERS = frozenset({"set-cookie", "set-cookie2", "authentication-info"}
 """Headers of a response that are no evidence and may be a login."""
 
 
-_UNPACKED = frozenset({("content-encoding", "gzip"), ("content-encoding", "deflate")})
-"""The general client names these still when it has undone them."""
+_UNPACKED = frozenset({"gzip", "deflate", "identity"})
+"""Codings that the general client names still when it has undone them, one or several."""
 
 
 class Carried(Struct, frozen=True, kw_only=True):
@@ -194,13 +194,14 @@ class HttpRunning:
             self._exit = end
 
     def _responded(self, response: ResponseRead, *, is_broken: bool) -> HttpResponse:
+        is_direct = isinstance(response, DirectAnswer)
         return HttpResponse(
             status=response.status_code,
             headers={
                 name.lower(): self._carried.values.conceal(value)
                 for name, value in response.headers.items()
                 if name.lower() not in _SECRET_ANSWERS
-                and (name.lower(), value.lower()) not in _UNPACKED
+                and (is_direct or not _is_undone(name, value))
             },
             at=self._clock.now(),
             stopped=self._stopped,
@@ -340,6 +341,11 @@ class Mask:
     def end(self) -> bytes:
         held, self._held = self._held, b""
         return held
+
+
+def _is_undone(name: str, value: str) -> bool:
+    codings = {one.strip().lower() for one in value.split(",")}
+    return name.lower() == "content-encoding" and codings <= _UNPACKED
 
 
 def _is_broken(error: Exception) -> bool:
