@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import anyio
+import pytest
 from tests.transports.programs import (
     HANG_S,
     collect,
@@ -29,7 +30,7 @@ from fallbackd.core.protocol import NotStarted, ProcessExit
 from fallbackd.transports.process.leftovers import end_leftover
 from fallbackd.transports.process.orphans import Family, end_family, find_members
 from fallbackd.transports.process.recording import read_exit
-from fallbackd.transports.process.running import RunnerLimits
+from fallbackd.transports.process.running import RunnerLimits, RunningProcess
 
 STUBBORN_FAMILY = """
     import os, signal, sys, time
@@ -267,6 +268,26 @@ async def test_a_cancelled_start_leaves_nobody(tmp_path: Path) -> None:
             await start(
                 by, shell("sleep 600"), private_directory(tmp_path), env={"MARK": mark}, stdin=b"x"
             )
+        assert scope.cancelled_caught
+    assert pids_with(mark) == []
+
+
+async def test_a_start_whose_runner_answers_at_once_is_cancelled_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = unique_mark()
+    begin = RunningProcess.begin
+
+    async def unasked(self: RunningProcess, order: bytes) -> bool:
+        """As where the answer is there before it is waited for."""
+        with anyio.CancelScope(shield=True):
+            return await begin(self, order)
+
+    monkeypatch.setattr(RunningProcess, "begin", unasked)
+    async with transport(limits=RunnerLimits(stop_grace_s=0.1)) as by:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await start(by, shell("sleep 600"), private_directory(tmp_path), env={"MARK": mark})
         assert scope.cancelled_caught
     assert pids_with(mark) == []
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 import fallbackd
 from fallbackd.core.protocol import Call, CommandLine, NotStarted
@@ -142,6 +143,8 @@ class ProcessTransport:
             self._running.add(running)
             try:
                 is_under_way = await running.begin(order)
+                # A runner that answers at once is never waited for, and its start never cancelled.
+                await checkpoint_if_cancelled()
             except BaseException:
                 running.stop(grace_s=0.0)
                 raise
