@@ -46,11 +46,9 @@ async def keep_socket(endpoint: SocketEndpoint, server: RpcServer) -> None:
 
 
 async def keep_private(guard: private.Guard, engine: Engine, server: RpcServer) -> None:
-    most = 0
+    crowd = heap.Crowd(MANY_CONNECTIONS)
     while True:
         engine.hold_work(private.EXPOSED, guard.look())
         await anyio.sleep(PLACES_LOOK_S)
-        most = max(most, server.connections)
-        if most - server.connections >= MANY_CONNECTIONS:
+        if crowd.has_left(server.connections):
             heap.trim()
-            most = server.connections

@@ -27,6 +27,32 @@ def trim() -> None:
         malloc_trim(0)
 
 
+class Crowd:
+    """
+    Says when what a crowd has needed can be given back: once no more of it are leaving. What is
+    given back before that leaves the rest for good.
+
+    Args:
+        many: How many make a crowd.
+    """
+
+    def __init__(self, many: int) -> None:
+        self._many = many
+        self._most = self._before = 0
+
+    def has_left(self, count: int) -> bool:
+        """
+        Args:
+            count: How many are there now; asked again and again.
+        """
+        is_falling, self._before = count < self._before, count
+        self._most = max(self._most, count)
+        if is_falling or self._most - count < self._many:
+            return False
+        self._most = count
+        return True
+
+
 def collect_from_now_on() -> None:
     """
     Look for garbage, but no more at what is there now: modules and classes, which stay.
