@@ -10,7 +10,8 @@ from msgspec import Raw
 from tests.support.front import front
 
 from fallbackd.core.failures import Reason
-from fallbackd.fronts.rpc.discover import document, encoded
+from fallbackd.fronts.rpc import discover
+from fallbackd.fronts.rpc.discover import document
 from fallbackd.fronts.rpc.errors import _CODES
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import ReasonWord
@@ -112,7 +113,7 @@ async def test_a_word_that_is_misspelt_or_unknown_is_refused_by_name(
 
 async def test_callers_that_ask_at_the_same_time_have_the_document_made_once() -> None:
     document.cache_clear()
-    encoded.cache_clear()
+    discover._made.clear()
     async with front() as served, AsyncExitStack() as peers:
         each = [await peers.enter_async_context(served.peer()) for _ in range(20)]
         for peer in each:
@@ -120,3 +121,17 @@ async def test_callers_that_ask_at_the_same_time_have_the_document_made_once() -
         found = [await peer.line() for peer in each]
     assert {one["result"]["openrpc"] for one in found} == {"1.3.2"}
     assert document.cache_info().misses == 1
+
+
+async def test_the_document_that_is_made_waits_for_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with front() as served, served.peer() as peer:
+        first = await peer.call("rpc.discover")
+
+        async def busy(*_: object, **__: object) -> None:
+            raise AssertionError("all threads have work")
+
+        monkeypatch.setattr(discover.anyio.to_thread, "run_sync", busy)
+        again = await peer.call("rpc.discover")
+    assert again["result"] == first["result"]

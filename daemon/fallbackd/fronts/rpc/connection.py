@@ -227,11 +227,11 @@ class Connection:
                 elif answer is not None:
                     self.write(answer)
                 served += 1
+                if self._outbox_bytes > self._limits.max_outbox_bytes:
+                    await self.until_drained()
                 if monotonic() - self.active_at >= self._limits.turn_s:
                     await anyio.lowlevel.checkpoint()
                     self.active_at = monotonic()
-            if self._outbox_bytes > self._limits.max_outbox_bytes:
-                await self.until_drained()
         return True
 
     async def _lines(self) -> list[bytes]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 OPENRPC_VERSION = "1.3.2"
 _REF = "#/components/schemas/{name}"
+_made: dict[str, msgspec.Raw] = {}
+"""By the version of the daemon, of which a process has one."""
 _ONE_AT_A_TIME: RunVar[anyio.CapacityLimiter] = RunVar("rpc.discover")
 """Where many callers ask at once, one thread makes the document, and the others find it made. The
 parser that reads the descriptions fails where two threads use it (python/cpython#106905)."""
@@ -61,9 +63,10 @@ def document(version: str) -> Document:
     }
 
 
-@lru_cache(maxsize=2)
 def encoded(version: str) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(document(version)))
+    if version not in _made:
+        _made[version] = msgspec.Raw(msgspec.json.encode(document(version)))
+    return _made[version]
 
 
 def _method(
@@ -127,13 +130,15 @@ def _error(code: int) -> Document:
 async def rpc_discover(
     engine: "Engine", params: RpcDiscoverParams, caller: Caller
 ) -> RpcDiscoverResult:
-    # Made once, beside the loop: it takes a quarter of a second, for which other callers must not
-    # wait.
+    version = caller.host.version
+    if (made := _made.get(version)) is not None:
+        return made  # type: ignore[return-value] # already JSON
+    # Beside the loop: it takes a quarter of a second, for which other callers must not wait.
     limiter = _ONE_AT_A_TIME.get(None)
     if limiter is None:
         limiter = anyio.CapacityLimiter(1)
         _ONE_AT_A_TIME.set(limiter)
-    raw: Any = await anyio.to_thread.run_sync(encoded, caller.host.version, limiter=limiter)
+    raw: Any = await anyio.to_thread.run_sync(encoded, version, limiter=limiter)
     return raw  # type: ignore[no-any-return] # already JSON
 
 
