@@ -40,21 +40,22 @@ class Terminal:
                 self._read()
 
     async def ends(self) -> int:
+        """What it wrote last may come after its end: the terminal passes it on in its own time."""
         with anyio.fail_after(HANG_S):
-            while self.process.poll() is None:
-                with anyio.move_on_after(0.05):
-                    await anyio.wait_readable(self._fd)
-                    self._read()
-                    await anyio.sleep(0.01)
-        self._read()
-        return self.process.returncode
+            while not self._read():
+                await anyio.wait_readable(self._fd)
+            return await anyio.to_thread.run_sync(self.process.wait)
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Whether the other end is closed."""
         try:
             while data := os.read(self._fd, 65_536):
                 self.seen += data
+        except BlockingIOError:
+            return False  # nothing more now
         except OSError:
-            pass  # nothing more now, or the other end is closed
+            pass
+        return True
 
     def plain(self) -> bytes:
         return OURS.sub(b"", self.seen)
