@@ -161,8 +161,7 @@ def forwarded(headers: list[tuple[str, str]]) -> dict[str, str]:
 
 def _forwarded_query(query: str) -> str:
     """What is forwarded of the query of a request. Its `key` is a login for us, at any path."""
-    words = query.split("&")
-    return "&".join(one for one in words if unquote_plus(one.partition("=")[0]) != "key")
+    return "&".join(one for one in query.split("&") if unquote_plus(one.split("=")[0]) != "key")
 
 
 def returned(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -274,8 +273,7 @@ class AnswerWatch:
     @property
     def is_committed(self) -> bool:
         """A piece of what the provider says has arrived."""
-        has_thought = self._parser.has_thought and not self._waits_for_text
-        return self._parser.has_said or has_thought
+        return self._parser.has_said or (self.has_thought and not self._waits_for_text)
 
     @property
     def has_thought(self) -> bool:

@@ -172,14 +172,11 @@ def reported(case: Case, event: Reported) -> Decision:
             _prove(case, event, backend)
         return case.finish(answer=ReportAnswer(ignored=is_late))
     if is_late:
-        session = charged(case, session, backend.id, event.usage)
         return _too_late(case, event, backend, session, turn)
     if event.outcome == "success":
         return _reported_success(case, event, backend, session)
     if session is not None and is_stale:
         if event.turn is not None and event.next_lease is not None:
-            # Its caller makes the next call, and has to know of whom.
-            session = charged(case, session, backend.id, event.usage)
             return _too_late(case, event, backend, session, turn)
         return _ignored(case, event, session)
     return _reported_failure(case, event, backend, session, turn, was_trial=bool(lease))
@@ -252,6 +249,7 @@ def _too_late(
     turn: Turn | None,
 ) -> Decision:
     """No health changes. After a failure the answer names the next candidate all the same."""
+    session = charged(case, session, backend.id, event.usage)
     if session is not None:
         session = structs.replace(session, ignored_reports=session.ignored_reports + 1)
         case.keep_session(session)
