@@ -5,6 +5,7 @@ health, no look at the answer. `python -m tests.benchmarks.gateway_bare PORT` pr
 
 import asyncio
 import sys
+from collections.abc import Callable
 
 import httptools
 
@@ -55,8 +56,9 @@ class Upstream(asyncio.Protocol):
 
 
 class Caller(asyncio.Protocol):
-    def __init__(self, upstream: int) -> None:
+    def __init__(self, upstream: int, kind: type[Upstream] = Upstream) -> None:
         self.upstream = upstream
+        self.kind = kind
         self.url = b""
         self.fields: list[tuple[bytes, bytes]] = []
         self.pieces: list[bytes] = []
@@ -78,27 +80,34 @@ class Caller(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         self.pieces.append(data)
 
-    def on_message_complete(self) -> None:
+    def outgoing(self) -> bytes:
+        """The request as it came; the next one begins."""
         head = b"".join(b"%s: %s\r\n" % one for one in self.fields)
         data = b"POST %s HTTP/1.1\r\n%s\r\n" % (self.url, head) + b"".join(self.pieces)
         self.fields, self.pieces = [], []
+        return data
+
+    def on_message_complete(self) -> None:
+        data = self.outgoing()
         if kept:
             kept.pop().ask(self.transport, data)
         else:
-            self.task = asyncio.ensure_future(self.connect(data))
+            self.task = asyncio.ensure_future(self.ask_first(data))
 
-    async def connect(self, data: bytes) -> None:
+    async def ask_first(self, data: bytes) -> None:
+        (await self.connected()).ask(self.transport, data)
+
+    async def connected(self) -> Upstream:
         loop = asyncio.get_running_loop()
-        _, line = await loop.create_connection(Upstream, "127.0.0.1", self.upstream)
-        line.ask(self.transport, data)
+        _, line = await loop.create_connection(self.kind, "127.0.0.1", self.upstream)
+        return line
 
 
-async def main(upstream: int) -> None:
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Caller(upstream), "127.0.0.1", 0)
+async def serve(made: Callable[[], asyncio.Protocol]) -> None:
+    server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))
+    asyncio.run(serve(lambda: Caller(int(sys.argv[1]))))

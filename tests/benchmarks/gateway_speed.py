@@ -17,7 +17,7 @@ import anyio.to_thread
 from tests.benchmarks.awake import kept_awake
 from tests.benchmarks.price import provider
 from tests.benchmarks.procfs import cpu_s, memory_mib
-from tests.benchmarks.table import Row, within
+from tests.benchmarks.table import Row, ratio_of, within
 from tests.support.daemon import Daemon, in_process, running
 from tests.support.gateway import free_port, listening
 
@@ -56,9 +56,9 @@ async def measure(place: Path) -> list[Row]:
     with provider() as port:
         async with running(place / "calls", CONFIG.format(port=port, at=at)) as daemon:
             await listening(at)
-            with bare(port) as (beside, pid):
+            with bare(port) as (beside, pid), bare(port, "gateway_floor") as (floor, _):
                 rows += await anyio.to_thread.run_sync(calls, daemon, port, at, beside, pid)
-                rows += await many_calls(token_of(daemon), at, beside)
+                rows += await many_calls(token_of(daemon), at, beside, floor)
     rows += await decisions_alone(place / "alone")
     async with (
         streaming() as port,
@@ -76,9 +76,9 @@ def token_of(daemon: Daemon) -> str:
 
 
 @contextmanager
-def bare(port: int) -> Iterator[tuple[int, int]]:
+def bare(port: int, program: str = "gateway_bare") -> Iterator[tuple[int, int]]:
     """Yields the port and the pid of a pass-through that does nothing else."""
-    command = [sys.executable, "-m", "tests.benchmarks.gateway_bare", str(port)]
+    command = [sys.executable, "-m", f"tests.benchmarks.{program}", str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -197,9 +197,9 @@ async def listen(port: int, token: str, *, count: int, every_s: float) -> list[f
     return took
 
 
-async def many_calls(token: str, at: int, beside: int) -> list[Row]:
+async def many_calls(token: str, at: int, beside: int, floor: int) -> list[Row]:
     """Calls a second over many connections, in turns."""
-    rates: dict[int, list[float]] = {at: [], beside: []}
+    rates: dict[int, list[float]] = {at: [], beside: [], floor: []}
     for number in range(ROUNDS + 1):
         for port, found in rates.items():
             begun = time.perf_counter()
@@ -208,16 +208,21 @@ async def many_calls(token: str, at: int, beside: int) -> list[Row]:
                     tasks.start_soon(calling, port, token)
             if number:
                 found.append(LINES * CALLS / (time.perf_counter() - begun))
-    ours, theirs = (statistics.median(found) for found in rates.values())
-    ratio = statistics.median(b / a for a, b in zip(rates[at], rates[beside], strict=True))
+    ours, theirs, least = (statistics.median(found) for found in rates.values())
     return [
         Row(
             what=f"gateway: calls a second, {LINES} connections",
             measured=f"{ours:.0f}",
             beside=f"bare pass-through {theirs:.0f}",
-            ratio=ratio,
+            ratio=ratio_of(rates[beside], rates[at]),
             at_most=2.0,
-        )
+        ),
+        Row(
+            what="gateway: … with nothing but reading, deciding and passing on",
+            measured=f"{least:.0f}",
+            beside=f"bare pass-through {theirs:.0f}",
+            ratio=ratio_of(rates[beside], rates[floor]),
+        ),
     ]
 
 

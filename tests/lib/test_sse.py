@@ -1,8 +1,10 @@
 """Server-sent events, however they are cut into pieces."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fallbackd.lib.sse import EventReader, ServerSentEvent
+from fallbackd.lib.sse import EventReader, ServerSentEvent, data_of_one, ends_event
 
 LIMIT_BYTES = 1000
 
@@ -69,3 +71,44 @@ def test_the_work_grows_with_the_bytes_and_not_with_their_square() -> None:
         reader.feed(piece)
     (event,) = reader.feed(b"\n\n")
     assert len(event.data) == 1 << 23
+
+
+LINES = st.sampled_from(
+    [
+        *(b"data: {}", b"data:1", b"data", b"data: ", b"data: \xc3\xa4", b"id: 7", b": hello"),
+        *(b"event: a", b"event:b c", b"event: \xff", b"event: " + b"x" * 201, b"<html>", b""),
+    ]
+)
+BODIES = st.builds(
+    lambda lines, ends: b"".join(line + end for line, end in zip(lines, ends, strict=False)),
+    st.lists(LINES, max_size=4),
+    st.lists(st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\r"]), min_size=4),
+)
+
+
+@given(
+    past=BODIES, names=st.lists(LINES, max_size=1), data=LINES, end=st.sampled_from(["\n", "\r\n"])
+)
+def test_one_event_is_told_from_all_else_as_its_reader_does(
+    past: bytes, names: list[bytes], data: bytes, end: str
+) -> None:
+    past += b"\n\n"
+    assert ends_event(past)
+    event = b"".join(line + end.encode() for line in (*names, data, b""))
+    found = data_of_one(event)
+    reader = EventReader(max_bytes=LIMIT_BYTES)
+    reader.feed(past)
+    read = reader.feed(event)
+    if found is not None:
+        assert [(one.data, one.problem) for one in read] == [(found, "")]
+        assert ends_event(event)
+    else:
+        assert names or not data.startswith(b"data:")
+
+
+def test_one_event_is_seen_where_it_stands_alone() -> None:
+    assert data_of_one(b"data: {}\n\n") == b"{}"
+    assert data_of_one(b"event: a\ndata:{}\n\n") == b"{}"
+    assert data_of_one(b"event: a\r\ndata: {}\r\n\r\n") == b"{}"
+    for other in (b"data: {}\n", b"data: {}\n\nd", b"data: 1\ndata: 2\n\n", b": ping\n\n"):
+        assert data_of_one(other) is None

@@ -4,6 +4,8 @@ import re
 from typing import NamedTuple
 
 _NAME = re.compile(rb"[\w.:/ -]{0,200}")
+_ONE_LINE = re.compile(rb"(?:event: ?[\w.:/ -]{0,200}\r?\n)?data: ?([^\r\n]*+)(?:\r?\n){2}")
+_BLANK_LINES = (b"\n\n", b"\r\n\r\n")
 
 
 class ServerSentEvent(NamedTuple):
@@ -13,6 +15,20 @@ class ServerSentEvent(NamedTuple):
     """The data lines, joined by line feeds."""
     problem: str = ""
     """What makes the event unreliable, in words; empty: it arrived as it was sent."""
+
+
+def ends_event(data: bytes) -> bool:
+    """Whether what follows these bytes of a stream begins an event."""
+    return data.endswith(_BLANK_LINES)
+
+
+def data_of_one(data: bytes) -> bytes | None:
+    """
+    The data of an event that begins and ends with these bytes, in one line. None: they are more,
+    less, or something else, which takes a reader to tell.
+    """
+    found = _ONE_LINE.fullmatch(data)
+    return None if found is None else found[1]
 
 
 class EventReader:

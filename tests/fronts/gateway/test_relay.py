@@ -1,7 +1,7 @@
 """Answers that are cut or damaged anywhere, as a client library reads what is passed on of them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
@@ -245,18 +245,27 @@ async def test_an_answer_that_is_cut_at_any_byte_is_whole_or_an_error(
     assert errors > len(stream)
 
 
+def in_thirds(stream: bytes) -> list[bytes]:
+    third = len(stream) // 3
+    return [stream[:third], stream[third : 2 * third], stream[2 * third :]]
+
+
+def in_events(stream: bytes) -> list[bytes]:
+    """As nearly every provider sends them, one in each packet."""
+    return [one + b"\n\n" for one in stream.split(b"\n\n") if one]
+
+
+@pytest.mark.parametrize("cut", [in_thirds, in_events])
 @pytest.mark.parametrize("is_whole", [False, True])
 @pytest.mark.parametrize("mode", sorted(MODES))
 async def test_an_answer_that_is_damaged_at_any_byte_is_whole_or_an_error(
-    mode: ApiMode, *, is_whole: bool
+    mode: ApiMode, cut: Callable[[bytes], list[bytes]], *, is_whole: bool
 ) -> None:
     stream = STREAMS[mode]
     errors = 0
     for at in range(len(stream)):
         spoiled = stream[:at] + b"\xff" + stream[at + 1 :]
-        third = len(stream) // 3
-        pieces = [spoiled[:third], spoiled[third : 2 * third], spoiled[2 * third :]]
-        text = await outcome(mode, pieces, is_cut=False, is_whole=is_whole)
+        text = await outcome(mode, cut(spoiled), is_cut=False, is_whole=is_whole)
         assert text in ("", TEXT), (at, stream[max(0, at - 20) : at + 20])
         errors += text == ""
     assert errors > len(stream) // 2
@@ -309,6 +318,46 @@ async def test_pieces_of_any_size_reach_the_caller_as_they_were_sent(mode: ApiMo
     for size in (1, 7, 64, len(stream)):
         pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
         assert await outcome(mode, pieces, is_cut=False, is_whole=False) == TEXT
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+async def test_an_event_reaches_the_caller_before_it_is_read(
+    mode: ApiMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Seen(data=bytearray())
+    sent_before: list[bool] = []
+    feed = AnswerWatch.feed
+
+    def reading(watch: AnswerWatch, data: bytes) -> bool:
+        if seen.data and data.startswith((b"data: {", b"event: ")):
+            sent_before.append(bytes(seen.data).endswith(data))
+        return feed(watch, data)
+
+    monkeypatch.setattr(AnswerWatch, "feed", reading)
+    pieces = in_events(STREAMS[mode])
+    assert await outcome(mode, pieces, is_cut=False, is_whole=False, seen=seen) == TEXT
+    assert sent_before
+    assert all(sent_before)
+    assert bytes(seen.data) == STREAMS[mode]
+
+
+FAILURES: dict[ApiMode, bytes] = {
+    "chat_completions": b'data: {"error": {"message": "overloaded", "code": 529}}\n\n',
+    "responses": b"event: response.failed\n"
+    b'data: {"type": "response.failed", "response": {"error": {"code": "x"}}}\n\n',
+    "messages": b'event: error\ndata: {"type": "error", "error": {"type": "x"}}\n\n',
+    "generate_content": b'data: {"error": {"code": 503, "status": "UNAVAILABLE"}}\n\n',
+}
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+async def test_a_failure_is_told_once_and_nothing_is_sent_behind_it(mode: ApiMode) -> None:
+    events = in_events(STREAMS[mode])
+    half = len(events) - 3
+    seen = Seen(data=bytearray())
+    pieces = [*events[:half], FAILURES[mode], *events[half:]]
+    assert await outcome(mode, pieces, is_cut=False, is_whole=False, seen=seen) == ""
+    assert bytes(seen.data) == b"".join([*events[:half], FAILURES[mode]])
 
 
 def counted_stream(words: list[str], *, tokens: int) -> list[bytes]:

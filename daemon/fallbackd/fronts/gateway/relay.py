@@ -13,6 +13,7 @@ import anyio
 from msgspec import structs
 
 from fallbackd.backends import passage
+from fallbackd.backends.lines import read_object
 from fallbackd.backends.passage import LAST_EVENTS, AnswerWatch, Passage
 from fallbackd.backends.sieve import Sieve
 from fallbackd.core.protocol import Evidence, Exit, HttpResponse
@@ -25,6 +26,7 @@ from fallbackd.fronts.gateway.answers import (
 )
 from fallbackd.fronts.gateway.patience import Patience
 from fallbackd.fronts.gateway.sealed import SealedWatch, is_sealed
+from fallbackd.lib import sse
 from fallbackd.ports.passing import PassedOn
 
 FAREWELL_S = 1.0
@@ -66,6 +68,7 @@ class Relay:
         self._sieve = Sieve() if can_sieve else None
         self._held = bytearray()
         self._is_begun = False
+        self._is_between_events = True
         self._is_good = self._is_held_to_end = False
         self._asked_at = self._heard_at = 0.0
         self._time = asyncio.get_running_loop().time
@@ -163,6 +166,9 @@ class Relay:
 
     def _take(self, data: bytes) -> bool:
         """One piece, as it arrives. False: there is more to do than to pass it on."""
+        is_sent = self._goes_unread(data)
+        is_taken = not is_sent or self._caller.write(data)
+        self._is_between_events = sse.ends_event(data)
         watch = self._watch
         if self._sieve is not None:
             data = self._sieve.feed(data, may_drop=self._is_begun)
@@ -170,6 +176,8 @@ class Relay:
         if watch.feed(data):
             self._heard_at = self._time()
         is_same = had_ended == watch.has_ended  # the silence behind an end is shorter
+        if is_sent:
+            return is_taken and is_same and not watch.has_failed
         if not self._is_begun or watch.has_failed:
             self._held += data
             return is_same and not self._is_begun and not self._is_to_begin()
@@ -178,6 +186,18 @@ class Relay:
         elif not self._caller.write(data):
             return False
         return is_same
+
+    def _goes_unread(self, data: bytes) -> bool:
+        """
+        Whether the caller gets this piece whatever it says: an event that can be read, after the
+        beginning. Reading it takes longer than all else on its way, so that is done behind it.
+        """
+        if not (self._is_begun and self._is_between_events):
+            return False
+        if self._sieve is not None and self._sieve.has_dropped:
+            return False
+        event = sse.data_of_one(data)
+        return event is not None and read_object(event) is not None
 
     def _is_to_begin(self) -> bool:
         """What is held is enough to decide, one way or the other."""

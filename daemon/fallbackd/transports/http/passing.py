@@ -12,14 +12,11 @@ import anyio
 from msgspec import structs
 
 from fallbackd.core.protocol import Exit, HttpRequest, HttpResponse, NoAnswer, NotStarted
-from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.passing import TakePiece
 from fallbackd.transports.http.answering import Broken
 from fallbackd.transports.http.clients import CLOSE_LIMIT_S
 from fallbackd.transports.http.direct import DirectAnswer
-from fallbackd.transports.http.running import BodyLine, Carried, HttpRunning, Mask, ResponseRead
-
-_NOTHING = SecretValues()
+from fallbackd.transports.http.running import BodyLine, Carried, HttpRunning, ResponseRead
 
 
 class HttpPassing(HttpRunning):
@@ -32,6 +29,7 @@ class HttpPassing(HttpRunning):
         self._response: ResponseRead | None = None
         self._head = HttpResponse(status=0)
         self._body: AsyncIterator[bytes] | None = None
+        self._is_masked = True
 
     async def head(self) -> HttpResponse | None:
         if self._exit is not None:
@@ -42,8 +40,7 @@ class HttpPassing(HttpRunning):
             return None
         self._response, self._body = answer, answer.aiter_bytes()
         self._head = self._responded(answer, is_broken=False)
-        if self._head.status < 300:
-            self._mask = Mask(_NOTHING)
+        self._is_masked = self._head.status >= 300
         return self._head
 
     async def read(self) -> bytes | None:
@@ -53,7 +50,7 @@ class HttpPassing(HttpRunning):
             if data is None:
                 self._exit = self._ended(is_broken=bool(broken))
                 data = self._mask.end()
-            else:
+            elif self._is_masked:
                 data = self._mask.feed(data)
             if data:
                 return data
@@ -77,7 +74,7 @@ class HttpPassing(HttpRunning):
 
         is_broken = False
         try:
-            if not await response.flow(masked):
+            if not await response.flow(masked if self._is_masked else take):
                 return False
         except Broken:
             is_broken = True
