@@ -24,6 +24,10 @@ class Silent(Exception):
     """There is no answer of a gateway. The text says why."""
 
 
+class WrongToken(Silent):
+    """The gateway listens, and knows another token."""
+
+
 def models(port: int, token: str, *, api: str = "") -> list[str]:
     """
     What may be asked for, by one name each.
@@ -32,11 +36,12 @@ def models(port: int, token: str, *, api: str = "") -> list[str]:
         api: In this one alone.
 
     Raises:
-        Silent: Nothing answers there, it is something else, or the token is another one.
+        WrongToken: It is another one.
+        Silent: Nothing answers there, or it is something else.
     """
     status, body = _ask(port, token, "GET", f"/v1/models?api={api}" if api else "/v1/models")
     if status == 401:
-        raise Silent("it does not accept the token in the state directory")
+        raise WrongToken("it does not accept the token in the state directory")
     try:
         names = [str(one["id"]) for one in json.loads(body)["data"]]
     except (ValueError, KeyError, TypeError) as error:

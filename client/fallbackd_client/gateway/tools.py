@@ -9,6 +9,7 @@ import shlex
 
 from fallbackd_client.settings import jsonc, toml_block
 from fallbackd_client.settings.editing import Command, Part
+from fallbackd_client.settings.files import regular
 from fallbackd_client.settings.jsonc import Unreadable
 
 TYPE_CHECKING = False
@@ -41,11 +42,7 @@ class Gateway:
 
     def token_text(self) -> str:
         """For a program that can get it from nowhere else than its own settings."""
-        try:
-            with open(self.token_file, encoding="ascii") as file:
-                return file.read().strip()
-        except OSError as error:
-            raise Unreadable(f"{self.token_file}: {error.strerror}") from error
+        return _text_of(self.token_file)
 
 
 class Tool:
@@ -53,6 +50,9 @@ class Tool:
     Args:
         part: The change of its settings.
         port: Which port its settings name; None: they are not ours.
+        token: The token that its settings hold, or the command that prints it, where they are ours.
+            Raises `Unreadable` where it cannot be had.
+        api: In which it asks.
         names_models: Its settings name each model that it offers.
     """
 
@@ -63,13 +63,25 @@ class Tool:
         file: Callable[[Mapping[str, str]], str],
         part: Callable[[str, Gateway], Part],
         port: Callable[[str], int | None],
+        token: Callable[[str], str | Command],
+        api: str,
         names_models: bool = False,
     ) -> None:
         self.name = name
         self.file = file
         self.part = part
         self.port = port
+        self.token = token
+        self.api = api
         self.names_models = names_models
+
+
+def _text_of(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", opener=regular) as file:
+            return file.read().strip()
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _port(value: object) -> int | None:
@@ -135,6 +147,20 @@ def _claude_port(text: str) -> int | None:
     return _port(_at(found, *_BASE)) if _is_our_helper(_at(found, *_HELPER)) else None
 
 
+def _claude_token(text: str) -> Command:
+    try:
+        return _command(shlex.split(_at(jsonc.load(text), *_HELPER)))
+    except ValueError as error:
+        raise Unreadable(f"{_HELPER[0]}: {error}") from error
+
+
+def _command(words: object) -> Command:
+    found = words if isinstance(words, list) else []
+    if not found or not all(isinstance(one, str) and one for one in found):
+        raise Unreadable("its settings name no command that prints the token")
+    return Command(found[0], found[1:])
+
+
 def _is_our_helper(value: object) -> bool:
     return isinstance(value, str) and value.endswith(" gateway token")
 
@@ -182,7 +208,16 @@ def _codex_port(text: str) -> int | None:
     return _port(_at(found, "model_providers", _PROVIDER, "base_url"))
 
 
+def _codex_token(text: str) -> Command:
+    auth = _at(toml_block.parse(text), "model_providers", _PROVIDER, "auth")
+    arguments = _at(auth, "args") or []
+    return _command([_at(auth, "command"), *arguments] if isinstance(arguments, list) else None)
+
+
 # --- opencode: a provider whose key is read from the file of the token ---------------------------
+
+
+_IN_FILE = re.compile(r"\{file:(.+)\}")
 
 
 def _opencode_file(environ: Mapping[str, str]) -> str:
@@ -222,6 +257,14 @@ def _opencode_port(text: str) -> int | None:
     return _port(_at(jsonc.load(text), "provider", _PROVIDER, "options", "baseURL"))
 
 
+def _opencode_token(text: str) -> str:
+    key = _at(jsonc.load(text), "provider", _PROVIDER, "options", "apiKey")
+    if not isinstance(key, str):
+        raise Unreadable("its settings name no token")
+    named = _IN_FILE.fullmatch(key)
+    return key if named is None else _text_of(os.path.expanduser(named[1]))
+
+
 # --- gemini: reads its key from a file of variables; from no command, and from no other file ------
 
 _GEMINI_URL, _GEMINI_KEY = "GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"
@@ -258,6 +301,11 @@ def _gemini_port(text: str) -> int | None:
     return _port(dict(_VARIABLE.findall(text)).get(_GEMINI_URL))
 
 
+def _gemini_token(text: str) -> str:
+    found: dict[str, str] = dict(_VARIABLE.findall(text))
+    return found.get(_GEMINI_KEY, "")
+
+
 def _home(environ: Mapping[str, str], *names: str) -> str:
     return os.path.join(environ.get("HOME") or os.path.expanduser("~"), *names)
 
@@ -265,14 +313,37 @@ def _home(environ: Mapping[str, str], *names: str) -> str:
 TOOLS: Mapping[str, Tool] = {
     one.name: one
     for one in (
-        Tool("claude", file=_claude_file, part=_claude, port=_claude_port),
-        Tool("codex", file=_codex_file, part=_codex, port=_codex_port),
-        Tool("gemini", file=_gemini_file, part=_gemini, port=_gemini_port),
+        Tool(
+            "claude",
+            file=_claude_file,
+            part=_claude,
+            port=_claude_port,
+            token=_claude_token,
+            api="messages",
+        ),
+        Tool(
+            "codex",
+            file=_codex_file,
+            part=_codex,
+            port=_codex_port,
+            token=_codex_token,
+            api="responses",
+        ),
+        Tool(
+            "gemini",
+            file=_gemini_file,
+            part=_gemini,
+            port=_gemini_port,
+            token=_gemini_token,
+            api="generate_content",
+        ),
         Tool(
             "opencode",
             file=_opencode_file,
             part=_opencode,
             port=_opencode_port,
+            token=_opencode_token,
+            api="chat_completions",
             names_models=True,
         ),
     )

@@ -11,8 +11,13 @@ TOKEN = "the-token"
 
 
 @contextmanager
-def listening(*, models: list[str], refuses: str = "") -> Iterator[int]:
-    """What the gateway answers to such requests, in front of no backend."""
+def listening(*, models: list[str], refuses: str = "", lacks: str = "") -> Iterator[int]:
+    """
+    What the gateway answers to such requests, in front of no backend.
+
+    Args:
+        lacks: An API of which it has no models.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, format: str, *args: Any) -> None: ...
@@ -31,7 +36,8 @@ def listening(*, models: list[str], refuses: str = "") -> Iterator[int]:
             if not self.is_known():
                 self.say(401, {"error": {}})
                 return
-            self.say(200, {"data": [{"id": one} for one in models]})
+            is_lacking = lacks and self.path.endswith(f"api={lacks}")
+            self.say(200, {"data": [{"id": one} for one in ([] if is_lacking else models)]})
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))

@@ -6,7 +6,7 @@ import os
 
 from fallbackd_client.cli.doctor.findings import ERROR, WARNING, Finding, Machine, command
 from fallbackd_client.errors import ClientError
-from fallbackd_client.gateway.asking import Silent, models, unanswered
+from fallbackd_client.gateway.asking import Silent, WrongToken, models, unanswered
 from fallbackd_client.gateway.tools import TOOLS
 from fallbackd_client.settings.jsonc import Unreadable
 
@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
+    from fallbackd_client.gateway.tools import Tool
 
 _ANSWER_S = 5.0
 _LISTS = command("fallbackd-client", "gateway", "list")
@@ -27,30 +28,42 @@ def look_at_gateway(machine: Machine, client: Client) -> list[Finding]:
         return []  # said elsewhere
     gateway: dict[str, Json] = config.get("gateway") or {}
     port = gateway.get("port") if gateway.get("enabled") else None
-    found = _tools(machine, port if isinstance(port, int) else None)
-    if isinstance(port, int):
-        found += _calls(machine, port)
-    return found
+    port = port if isinstance(port, int) else None
+    elsewhere, pointed = _tools(machine, port)
+    if port is None:
+        return elsewhere
+    found = _calls(machine, port)
+    if not found:
+        found = [one for tool, text in pointed if (one := _as_set_up(machine, port, tool, text))]
+    return elsewhere + found
 
 
-def _tools(machine: Machine, port: int | None) -> list[Finding]:
-    found = []
+def _tools(machine: Machine, port: int | None) -> tuple[list[Finding], list[tuple[Tool, str]]]:
+    """What is pointed at another port, and the programs that ask this one, with their settings."""
+    found, pointed = [], []
     for tool in TOOLS.values():
         text = machine.read(tool.file(machine.environ))
         try:
             named = None if text is None else tool.port(text)
         except Unreadable:  # the program says so itself
             continue
-        if named is None or named == port:
+        if text is None or named is None:
+            continue
+        if named == port:
+            pointed.append((tool, text))
             continue
         if port is None:
             what = f"{tool.name} is set up for the gateway, which is off: its calls fail"
-            fix = command("fallbackd-client", "gateway", "setup", tool.name, "--undo", "--yes")
+            fix = _set_up(tool, "--undo")
         else:
             what = f"{tool.name} asks the gateway at port {named}, and it listens at {port}"
-            fix = command("fallbackd-client", "gateway", "setup", tool.name, "--yes")
+            fix = _set_up(tool)
         found.append(Finding("gateway", ERROR, what, fix))
-    return found
+    return found, pointed
+
+
+def _set_up(tool: Tool, *options: str) -> str:
+    return command("fallbackd-client", "gateway", "setup", tool.name, *options, "--yes")
 
 
 def _calls(machine: Machine, port: int) -> list[Finding]:
@@ -68,3 +81,37 @@ def _calls(machine: Machine, port: int) -> list[Finding]:
         what = "the gateway has no backend to ask: configure one of a kind that ends in -http"
         return [Finding("gateway", WARNING, what)]
     return []
+
+
+def _as_set_up(machine: Machine, port: int, tool: Tool, text: str) -> Finding | None:
+    """What a call would meet that is made as the settings of this program say."""
+    try:
+        offered = models(port, _token(machine, tool, text), api=tool.api)
+    except WrongToken:
+        wrong = "its settings hold another token than the gateway's"
+    except (Silent, Unreadable) as error:
+        wrong = str(error)
+    else:
+        if offered:
+            return None
+        what = f"no backend of the gateway answers {tool.name}: it speaks {tool.api}"
+        fix = "configure one that does, or let a chain translate"
+        return Finding("gateway", WARNING, f"{what}; {fix}")
+    what = f"{tool.name} cannot ask the gateway: {wrong}"
+    return Finding("gateway", ERROR, what, _set_up(tool))
+
+
+def _token(machine: Machine, tool: Tool, text: str) -> str:
+    """
+    Raises:
+        Unreadable: It cannot be had.
+    """
+    held = tool.token(text)
+    if isinstance(held, str):
+        return held
+    ran = machine.run(held.program, *held.arguments)
+    if ran.status == 0 and ran.out.strip():
+        return ran.out.strip()
+    said = ran.err.strip().splitlines()
+    shown = command(held.program, *held.arguments)
+    raise Unreadable(f"`{shown}` prints no token" + (f": {said[-1][:200]}" if said else ""))

@@ -42,7 +42,11 @@ def set_up(home: Home, tool: str, port: int) -> None:
     one = TOOLS[tool]
     path = one.file(home.environ)
     token_file = str(home.state / "gateway.token")
-    gateway = Gateway(port, token=Command("/x", ["gateway", "token"]), token_file=token_file)
+    printer = home.bin / "fallbackd-client"
+    if not printer.exists():
+        home.write(printer, f"#!/bin/sh\n/bin/cat {token_file}\n", 0o755)
+    command = Command(str(printer), ["gateway", "token"])
+    gateway = Gateway(port, token=command, token_file=token_file)
     home.write(Path(path), one.part(path, gateway).put(""))
 
 
@@ -53,8 +57,70 @@ def test_a_gateway_that_is_off_and_asked_by_no_program_is_well(tmp_path: Path) -
 def test_a_gateway_that_answers_in_each_protocol_is_well(tmp_path: Path) -> None:
     home = with_token(tmp_path)
     with listening(models=["team"]) as port:
-        set_up(home, "claude", port)
+        for tool in TOOLS:
+            set_up(home, tool, port)
         assert look(home, {"enabled": True, "port": port}) == []
+
+
+def settings_of(home: Home, tool: str) -> Path:
+    return Path(TOOLS[tool].file(home.environ))
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_call_is_made_with_the_token_of_each_program(tmp_path: Path, tool: str) -> None:
+    home = with_token(tmp_path)
+    with listening(models=["team"]) as port:
+        set_up(home, tool, port)
+        old = home.write(home.path / "old", "the-old-one\n")
+        home.write(home.bin / "fallbackd-client", f"#!/bin/sh\n/bin/cat {old}\n", 0o755)
+        text = settings_of(home, tool).read_text()
+        text = text.replace(TOKEN, "the-old-one").replace(
+            str(home.state / "gateway.token"), str(old)
+        )
+        settings_of(home, tool).write_text(text)
+        ((level, what, fix),) = look(home, {"enabled": True, "port": port})
+    assert level == "error"
+    assert (
+        what == f"{tool} cannot ask the gateway: its settings hold another token than the gateway's"
+    )
+    assert fix == f"fallbackd-client gateway setup {tool} --yes"
+
+
+@pytest.mark.parametrize("tool", ["claude", "codex"])
+def test_a_command_that_prints_no_token_is_named_with_what_it_says(
+    tmp_path: Path, tool: str
+) -> None:
+    home = with_token(tmp_path)
+    with listening(models=["team"]) as port:
+        set_up(home, tool, port)
+        home.write(home.bin / "fallbackd-client", "#!/bin/sh\necho gone >&2; exit 1\n", 0o755)
+        ((level, what, _),) = look(home, {"enabled": True, "port": port})
+        assert level == "error"
+        assert what.endswith("/fallbackd-client gateway token` prints no token: gone")
+        (home.bin / "fallbackd-client").unlink()
+        ((_, what, fix),) = look(home, {"enabled": True, "port": port})
+    assert "prints no token: [Errno 2] No such file" in what
+    assert fix == f"fallbackd-client gateway setup {tool} --yes"
+
+
+def test_a_token_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    home = with_token(tmp_path)
+    with listening(models=["team"]) as port:
+        set_up(home, "opencode", port)
+        path = settings_of(home, "opencode")
+        path.write_text(path.read_text().replace("gateway.token}", "gone}"))
+        ((_, what, _),) = look(home, {"enabled": True, "port": port})
+    assert what.endswith(f"{home.state}/gone: No such file or directory")
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_program_that_no_backend_answers_is_a_warning(tmp_path: Path, tool: str) -> None:
+    home = with_token(tmp_path)
+    with listening(models=["team"], lacks=TOOLS[tool].api) as port:
+        set_up(home, tool, port)
+        ((level, what, _),) = look(home, {"enabled": True, "port": port})
+    assert level == "warning"
+    assert what.startswith(f"no backend of the gateway answers {tool}: it speaks {TOOLS[tool].api}")
 
 
 def test_a_gateway_without_a_backend_is_a_warning(tmp_path: Path) -> None:
