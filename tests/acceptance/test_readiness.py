@@ -138,3 +138,41 @@ async def test_a_mistyped_address_sends_no_key_to_the_usual_host(tmp_path: Path)
         assert isinstance(data, dict)
         [verdict] = data["candidates"]
         assert (verdict["verdict"], verdict["backend"]) == ("not_configured", "corp")
+
+
+LACKING = """\
+[backends.claude-api]
+kind = "anthropic-http"
+[backends.gpt]
+kind = "openai-http"
+model = "m"
+[backends.google]
+kind = "google-http"
+model = "m"
+[backends.of-callers]
+kind = "openai-http"
+model = "m"
+allow_env = ["OPENAI_API_KEY"]
+[backends.local]
+kind = "openai-http"
+base_url = "http://127.0.0.1:1/v1"
+model = "m"
+"""
+
+
+async def test_a_vendor_that_answers_nobody_without_a_key_is_not_called_healthy(
+    tmp_path: Path,
+) -> None:
+    async with in_process(tmp_path, LACKING, env={"GOOGLE_API_KEY": "k"}) as daemon:
+        health = (await daemon.client.call("health", {"action": "list"}))["health"]
+        states = {name: entry["state"] for name, entry in health.items()}
+        for name, key in (("claude-api", "ANTHROPIC_API_KEY"), ("gpt", "OPENAI_API_KEY")):
+            entry = health[name]
+            assert (entry["state"], entry["reason"]) == ("broken", "not_configured")
+            assert entry["detail"].startswith(f"no key: {key} is not set for the daemon")
+        for name in ("google", "of-callers", "local"):
+            assert states[name] == "healthy", name
+        environ = {**daemon.engine.world.environ, "OPENAI_API_KEY": "k"}
+        daemon.engine.world = structs.replace(daemon.engine.world, environ=environ)
+        chosen = await daemon.client.call("resolve", {"chain": ["gpt"]})
+        assert chosen["backend"] == "gpt"

@@ -283,6 +283,16 @@ def _default_key(
     return CredentialRef(label=name, source="env", name=name)
 
 
+def missing_keys(
+    endpoint: Endpoint, inherited: Mapping[str, str], options: Options
+) -> tuple[str, ...]:
+    """The variables of which one is needed and none is set; empty: it has a key, or needs none."""
+    host = urlsplit(options.base_url or endpoint.base_url).hostname or ""
+    names = KEYS_BY_HOST.get(host, ())
+    is_given = options.credentials or any(inherited.get(one, "").strip() for one in names)
+    return () if is_given else names
+
+
 def _tls(options: Options) -> Tls | None:
     verify = options.tls_verify is not False
     if verify and not (options.tls_ca_file or options.tls_client_cert):

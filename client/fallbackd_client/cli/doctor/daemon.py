@@ -189,7 +189,8 @@ def _own_programs(
     return found
 
 
-def _broken(name: str, reason: str, detail: Json, known: dict[str, Program]) -> Finding:
+def _broken(name: str, entry: dict[str, Json], known: dict[str, Program]) -> Finding:
+    reason, detail = str(entry["reason"]), entry.get("detail")
     what = f"{name} is out of use: {reason}" + (f" ({detail})" if detail else "")
     if reason == "auth":
         login = known[name].login if name in known else ""
@@ -202,12 +203,14 @@ def _broken(name: str, reason: str, detail: Json, known: dict[str, Program]) -> 
             "or its runtime cannot load it"
         )
         return Finding("programs", WARNING, what, _renew(name, known))
+    if entry.get("source") == "readiness":  # a look that is repeated, and says what to do
+        return Finding("daemon", WARNING, what)
     return Finding("daemon", NOTE, what, f"fallbackd-client health clear {command(name)}")
 
 
 def _backends(health: dict[str, Json], known: dict[str, Program]) -> list[Finding]:
     found = [
-        _broken(name, str(entry["reason"]), entry.get("detail"), known)
+        _broken(name, entry, known)
         for name, entry in health.items()
         # A program that is missing is reported where programs are.
         if entry.get("state") == "broken"

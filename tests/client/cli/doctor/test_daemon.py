@@ -78,6 +78,22 @@ def test_a_daemon_that_is_well_is_well(tmp_path: Path) -> None:
             status(
                 {
                     "a": {"state": "healthy"},
+                    "b": {
+                        "state": "broken",
+                        "reason": "not_configured",
+                        "source": "readiness",
+                        "detail": "no key: K is not set",
+                    },
+                }
+            ),
+            "warning",
+            "b is out of use: not_configured (no key: K is not set)",
+            "",
+        ),
+        (
+            status(
+                {
+                    "a": {"state": "healthy"},
                     "codex": {"state": "broken", "reason": "not_configured", "detail": "version"},
                 }
             ),
