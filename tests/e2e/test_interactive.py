@@ -15,6 +15,8 @@ from tests.e2e.test_resumption import said
 from tests.e2e.tmux import tmux_server
 from tests.support.provider_frames import TEXT
 
+from fallbackd_client.interactive.sessions import has_met_limit, newest
+
 WHEN = r"(?:\S+ \d\d )?\d\d:\d\d"
 """With its day, where that is not today."""
 SHOWS = {"claude": "hit your limit", "codex": "hit your usage limit"}
@@ -101,6 +103,8 @@ async def test_a_person_continues_with_the_other_agent(
             s.provider.behave(agent, "usage_limit")
             await person.says(second, then=SHOWS[agent])
             await limited(s, agent)
+            while not is_limit_stored(s, agent):
+                await anyio.sleep(0.05)
             after.answer_first_questions()
             words = ("continue", "--from", "@last-limited", "--to", other, "--interactive")
             await after.run([PROGRAM, "--socket", s.daemon.socket, *words])
@@ -112,6 +116,12 @@ async def test_a_person_continues_with_the_other_agent(
         asked = said(next(one for one in s.provider.calls(other) if second in said(one)))
         assert asked.index(first) < asked.index(TEXT) < asked.index(second)
         assert asked.count(second) == 1
+
+
+def is_limit_stored(s: Scene, agent: str) -> bool:
+    """By the agent, which may write to its session later than it shows, and calls its hooks."""
+    found = newest((agent,), s.home.env, home=str(s.home.path), limit=1)
+    return any(map(has_met_limit, found))
 
 
 def is_answer_stored(s: Scene) -> bool:

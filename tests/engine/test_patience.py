@@ -77,8 +77,10 @@ async def test_a_retry_of_the_engine_is_not_stopped_while_it_is_answered(tmp_pat
     config = settings(codex(tmp_path, body), other(tmp_path))
     async with engine_in(tmp_path, config, clock=clock) as engine:
         begun = await engine.delegate(NewWork(prompt="x", backend="a", mode="interactive"))
-        await until(lambda: engine.snapshot().active[begun.delegation].state == "waiting")
-        await later(engine, clock, 3)
+        await until(
+            lambda: any(one.failure for one in engine.snapshot().active[begun.delegation].attempts)
+        )
+        await later(engine, clock, 3)  # the wait may be over already: it is one of two seconds
         await until(lambda: runs_of(tmp_path, "a") == 2)
         await later(engine, clock, 60)
         (tmp_path / "go").touch()
@@ -149,4 +151,4 @@ async def test_a_stated_time_is_waited_for_once(tmp_path: Path) -> None:
             done = await ended(engine, begun)
             assert tried(done) == [("a", "rate_limit"), ("a", "rate_limit"), ("b", None)]
             assert len(p.calls("a")) == 2
-            assert clock.now() - begun.created_at < 21
+            assert clock.now() - begun.created_at < 40
