@@ -94,7 +94,7 @@ async def pass_time(case: Json, engine: Engine, clock: ManualClock, begun: Deleg
     if "waits_s" in case:
         # On a busy machine the wait may be over before it is seen.
         await until(
-            lambda: (found := current()) is None or "waiting" in found.state or found.attempts[1:]
+            lambda: (found := current()) is None or found.state == "waiting" or found.attempts[1:]
         )
         clock.advance(case["waits_s"])
         await engine.look_at_clock()
