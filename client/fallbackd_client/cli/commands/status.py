@@ -121,6 +121,8 @@ def _trouble_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> l
 
 _HANDED_BACK = "in-session"
 """Stands in chains for handing the work back to the caller, and is no program or service."""
+_NOBODY_HAS = "hermes-api"
+"""A profile for a server of one's own, without which nothing is missing."""
 _ABSENT = {"not_installed": "not installed", "not_configured": "not set up"}
 
 
@@ -137,7 +139,10 @@ def _health_lines(health: dict[str, Json], style: Style, *, verbose: bool) -> li
         elif backend != _HANDED_BACK or entry.get("state") != "healthy":
             shown[backend] = entry
     lines = [health_table(shown, style)] if shown or not absent else []
-    lines += [style.paint(f"{words}: {', '.join(names)}", "dim") for words, names in absent.items()]
+    for words, names in absent.items():
+        lines.append(style.paint(f"{words}: {', '.join(names)}", "dim"))
+        if words == _ABSENT["not_configured"] and names != [_NOBODY_HAS]:
+            lines.append(style.paint("  $ fallbackd-client doctor  # says what they lack", "dim"))
     return lines
 
 

@@ -146,6 +146,16 @@ def test_verbose_shows_absent_backends_and_sessions_too(run_cli: RunCli) -> None
     assert re.search(r"^s1 +opencode +codex +1$", ran.out, re.M)
 
 
+def test_what_is_not_set_up_comes_with_the_way_to_learn_why(run_cli: RunCli) -> None:
+    lacks = {"state": "broken", "reason": "not_configured", "detail": "no key: K is not set"}
+    health = {"codex": {"state": "healthy"}, "hermes-api": lacks}
+    known = {**IDLE, "status": {**STATUS, "health": health}}
+    assert "doctor" not in run_cli(["status"], known).out, "of a server that hardly anybody has"
+    health["gpt"] = lacks
+    shown = run_cli(["status"], known).out
+    assert "not set up: hermes-api, gpt\n  $ fallbackd-client doctor " in shown
+
+
 def test_handing_the_work_back_is_no_backend_to_look_at(run_cli: RunCli) -> None:
     health = {"codex": {"state": "healthy"}, "in-session": {"state": "healthy"}}
     known = {**IDLE, "status": {**STATUS, "health": health}}
