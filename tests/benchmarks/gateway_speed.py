@@ -4,19 +4,15 @@ import asyncio
 import http.client
 import json
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 from tests.benchmarks.awake import kept_awake
-from tests.benchmarks.price import provider
 from tests.benchmarks.procfs import cpu_s, memory_mib
+from tests.benchmarks.programs import serving
 from tests.benchmarks.table import Row, ratio_of, within
 from tests.support.daemon import Daemon, in_process, running
 from tests.support.gateway import free_port, listening
@@ -53,38 +49,27 @@ PATH = "/v1/chat/completions"
 async def measure(place: Path) -> list[Row]:
     at = free_port()
     rows: list[Row] = []
-    with provider() as port:
+    with serving("chat_provider") as (port, _):
         async with running(place / "calls", CONFIG.format(port=port, at=at)) as daemon:
             await listening(at)
-            with bare(port) as (beside, pid), bare(port, "gateway_floor") as (floor, _):
+            with (
+                serving("gateway_bare", str(port)) as (beside, pid),
+                serving("gateway_floor", str(port)) as (floor, _),
+            ):
                 rows += await anyio.to_thread.run_sync(calls, daemon, port, at, beside, pid)
                 rows += await many_calls(token_of(daemon), at, beside, floor)
     rows += await decisions_alone(place / "alone")
-    async with (
-        streaming() as port,
-        running(place / "streams", CONFIG.format(port=port, at=at)) as daemon,
-    ):
-        await listening(at)
-        with bare(port) as (beside, _):
-            rows += await pieces(daemon, port, at, beside)
-        rows += await many(daemon, at)
+    with serving("stream_provider") as (port, _):
+        async with running(place / "streams", CONFIG.format(port=port, at=at)) as daemon:
+            await listening(at)
+            with serving("gateway_bare", str(port)) as (beside, _):
+                rows += await pieces(daemon, port, at, beside)
+            rows += await many(daemon, at)
     return rows
 
 
 def token_of(daemon: Daemon) -> str:
     return (Path(daemon.state_dir) / "gateway.token").read_text().strip()
-
-
-@contextmanager
-def bare(port: int, program: str = "gateway_bare") -> Iterator[tuple[int, int]]:
-    """Yields the port and the pid of a pass-through that does nothing else."""
-    command = [sys.executable, "-m", f"tests.benchmarks.{program}", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield int(process.stdout.readline()), process.pid
-        finally:
-            process.terminate()
 
 
 def calls(daemon: Daemon, port: int, at: int, beside: int, pid: int) -> list[Row]:
@@ -134,49 +119,8 @@ def at_99(ordered: list[float]) -> float:
     return ordered[int(len(ordered) * 0.99)]
 
 
-@asynccontextmanager
-async def streaming() -> AsyncIterator[int]:
-    """A provider whose pieces say when they were written; `max_tokens` of them, a second apart."""
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            size = next(
-                int(line.split(b":")[1])
-                for line in head.lower().splitlines()
-                if line.startswith(b"content-length:")
-            )
-            asked = json.loads(await reader.readexactly(size))
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n")
-            writer.write(b"transfer-encoding: chunked\r\n\r\n")
-            for _ in range(asked["max_tokens"]):
-                said = str(time.perf_counter())
-                choices = [{"delta": {"content": said}, "finish_reason": None}]
-                write(writer, json.dumps({"choices": choices}))
-                await asyncio.sleep(asked["top_p"])
-            write(writer, json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}]}))
-            write(writer, "[DONE]")
-            writer.write(b"0\r\n\r\n")
-            await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=512)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-
-
-def write(writer: asyncio.StreamWriter, text: str) -> None:
-    data = f"data: {text}\n\n".encode()
-    writer.write(b"%x\r\n%s\r\n" % (len(data), data))
-
-
 async def listen(port: int, token: str, *, count: int, every_s: float) -> list[float]:
-    """How long each piece was on its way."""
+    """How long each piece was on its way: one clock counts for all processes of a machine."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     asked = {"model": "m", "stream": True, "max_tokens": count, "top_p": every_s}
     body = json.dumps({**asked, "messages": [{"role": "user", "content": "x"}]}).encode()

@@ -13,16 +13,15 @@ import shutil
 import socket
 import statistics
 import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.procfs import cpu_s
+from tests.benchmarks.programs import serving
 from tests.benchmarks.rpc import connect
 from tests.benchmarks.table import Row, milliseconds, within
 from tests.support.daemon import Daemon, running
@@ -59,7 +58,7 @@ _numbers = count(1)
 
 
 async def measure(place: Path) -> list[Row]:
-    with provider() as port:
+    with serving("chat_provider") as (port, _):
         config = CONFIG.format(port=port)
         async with running(place / "priced", config) as daemon:
             rows = one_at_a_time(daemon, port)
@@ -213,16 +212,3 @@ def require_success(line: socket.socket) -> None:
     found: dict[str, Any] = json.loads(answer)
     if found.get("result", {}).get("state") != "succeeded":
         raise RuntimeError(f"a delegation failed: {answer!r}")
-
-
-@contextmanager
-def provider() -> Iterator[int]:
-    server = subprocess.Popen(
-        [sys.executable, str(HERE / "chat_provider.py")], stdout=subprocess.PIPE
-    )
-    try:
-        assert server.stdout is not None
-        yield int(server.stdout.readline())
-    finally:
-        server.kill()
-        server.communicate()
