@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from fallbackd_client.cli.doctor.findings import ERROR, WARNING, Finding, Machine, command
 from fallbackd_client.errors import ClientError
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from fallbackd_client.gateway.tools import Tool
 
 _ANSWER_S = 5.0
+_TOKEN = re.compile(r"[!-~]+")
+"""What can stand in a header."""
 _LISTS = command("fallbackd-client", "gateway", "list")
 
 
@@ -104,14 +107,17 @@ def _as_set_up(machine: Machine, port: int, tool: Tool, text: str) -> Finding | 
 def _token(machine: Machine, tool: Tool, text: str) -> str:
     """
     Raises:
-        Unreadable: It cannot be had.
+        Unreadable: It cannot be had, or is none.
     """
     held = tool.token(text)
     if isinstance(held, str):
+        if not _TOKEN.fullmatch(held):
+            raise Unreadable("what its settings hold is no token")
         return held
     ran = machine.run(held.program, *held.arguments)
-    if ran.status == 0 and ran.out.strip():
-        return ran.out.strip()
+    found = ran.out.strip()
+    if ran.status == 0 and _TOKEN.fullmatch(found):
+        return found
     said = ran.err.strip().splitlines()
     shown = command(held.program, *held.arguments)
     raise Unreadable(f"`{shown}` prints no token" + (f": {said[-1][:200]}" if said else ""))

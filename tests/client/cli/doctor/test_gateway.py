@@ -103,6 +103,22 @@ def test_a_command_that_prints_no_token_is_named_with_what_it_says(
     assert fix == f"fallbackd-client gateway setup {tool} --yes"
 
 
+@pytest.mark.parametrize("printed", ["", "two\nlines", "with blanks", "schl\xfcssel", "\x1b[31m"])
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_is_no_token_is_sent_nowhere(tmp_path: Path, tool: str, printed: str) -> None:
+    home = with_token(tmp_path)
+    with listening(models=["team"]) as port:
+        set_up(home, tool, port)
+        odd = home.write(home.path / "odd", printed)
+        home.write(home.bin / "fallbackd-client", f"#!/bin/sh\n/bin/cat {odd}\n", 0o755)
+        path = settings_of(home, tool)
+        text = path.read_text().replace(str(home.state / "gateway.token"), str(odd))
+        path.write_text(text.replace(TOKEN, printed.partition("\n")[0]))
+        found = look(home, {"enabled": True, "port": port})
+    assert [level for level, _, _ in found] == ["error"]
+    assert found[0][1].startswith(f"{tool} cannot ask the gateway: ")
+
+
 def test_a_token_file_that_is_gone_is_named(tmp_path: Path) -> None:
     home = with_token(tmp_path)
     with listening(models=["team"]) as port:
