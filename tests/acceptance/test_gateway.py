@@ -203,6 +203,27 @@ async def test_who_must_not_ask_is_refused_before_anything_is_sent(
         assert g.api.calls("one") == []
 
 
+@pytest.mark.parametrize("translates", [False, True])
+async def test_whether_a_model_that_is_not_listed_is_answered_is_said_too(
+    tmp_path: Path, *, translates: bool
+) -> None:
+    """Programs ask for models of their own: no name stands for the chain of all of them."""
+    chains = '"*" = [{ backend = "one", translate = true }]' if translates else ""
+    async with gate(tmp_path, chains=chains) as g:
+        key = {"x-api-key": g.token}
+        for api, is_served in (("chat_completions", True), ("messages", translates)):
+            listed = (await g.client.get(f"/v1/models?api={api}", headers=key)).json()
+            assert listed["serves_other_models"] is is_served
+            assert bool(listed["data"]) is (api == "chat_completions")
+        asked = {
+            "model": "claude-x",
+            "max_tokens": 9,
+            "messages": [{"role": "user", "content": "x"}],
+        }
+        answer = await g.client.post("/v1/messages", json=asked, headers=key)
+        assert answer.status_code == (200 if translates else 404)
+
+
 async def test_models_are_listed_and_the_token_outlives_a_restart(tmp_path: Path) -> None:
     async with gate(tmp_path) as g:
         token = g.token

@@ -149,10 +149,6 @@ model = "m"
 [backends.google]
 kind = "google-http"
 model = "m"
-[backends.of-callers]
-kind = "openai-http"
-model = "m"
-allow_env = ["OPENAI_API_KEY"]
 [backends.local]
 kind = "openai-http"
 base_url = "http://127.0.0.1:1/v1"
@@ -160,19 +156,16 @@ model = "m"
 """
 
 
-async def test_a_vendor_that_answers_nobody_without_a_key_is_not_called_healthy(
+async def test_a_vendor_that_answers_nobody_without_a_key_is_said_to_lack_it(
     tmp_path: Path,
 ) -> None:
     async with in_process(tmp_path, LACKING, env={"GOOGLE_API_KEY": "k"}) as daemon:
-        health = (await daemon.client.call("health", {"action": "list"}))["health"]
-        states = {name: entry["state"] for name, entry in health.items()}
+        daemon.engine.world = structs.replace(daemon.engine.world, probe=Recorder())
+        found = await daemon.client.call("status", {"verbose": True})
         for name, key in (("claude-api", "ANTHROPIC_API_KEY"), ("gpt", "OPENAI_API_KEY")):
-            entry = health[name]
-            assert (entry["state"], entry["reason"]) == ("broken", "not_configured")
-            assert entry["detail"].startswith(f"no key: {key} is not set for the daemon")
-        for name in ("google", "of-callers", "local"):
-            assert states[name] == "healthy", name
-        environ = {**daemon.engine.world.environ, "OPENAI_API_KEY": "k"}
-        daemon.engine.world = structs.replace(daemon.engine.world, environ=environ)
+            assert rungs(found, name)["login"] == (False, f"{key} is not set for the daemon")
+        assert rungs(found, "google")["login"] == (True, "$GOOGLE_API_KEY")
+        assert rungs(found, "local")["login"][0] is None
+        # A program that calls the provider itself has a key of its own.
         chosen = await daemon.client.call("resolve", {"chain": ["gpt"]})
         assert chosen["backend"] == "gpt"

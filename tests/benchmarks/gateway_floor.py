@@ -1,13 +1,15 @@
 """
 What a gateway cannot do without: the bare pass-through, a look at the request, the two decisions
 of the engine, and a look at the answer. No token, no routes, no conversations, no time limits, no
-record, and no second backend. `python -m tests.benchmarks.gateway_floor PORT` prints its own port.
+record, and no second backend. `python -m tests.benchmarks.gateway_floor PORT PLACE` prints its own
+port; what it stores is in PLACE.
 """
 
 import asyncio
 import logging
+import signal
 import sys
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -58,7 +60,14 @@ class DecidingCaller(gateway_bare.Caller):
 
     def on_message_complete(self) -> None:
         body = b"".join(self.pieces)
-        self.task = asyncio.ensure_future(self.answer(self.outgoing(), body))
+        self.task = asyncio.ensure_future(self.answered(self.outgoing(), body))
+
+    async def answered(self, data: bytes, body: bytes) -> None:
+        try:
+            await self.answer(data, body)
+        except BaseException:  # the next call of this connection fails, and the benchmark with it
+            self.transport.abort()
+            raise
 
     async def answer(self, data: bytes, body: bytes) -> None:
         read_body(body)
@@ -85,14 +94,17 @@ class DecidingCaller(gateway_bare.Caller):
         await callers.report(self.engine, said, outlives="nothing")
 
 
-async def main(upstream: int) -> None:
+async def main(upstream: int, place: Path) -> None:
     quiet = structlog.make_filtering_bound_logger(logging.ERROR)
     structlog.configure(wrapper_class=quiet)  # standard output is for the port
-    place = Path(tempfile.mkdtemp(prefix="fallbackd-bench-"))
+    running = asyncio.current_task()
+    assert running is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     async with in_process(place, CONFIG.format(port=upstream)) as daemon:
         DecidingCaller.engine = daemon.engine
         await gateway_bare.serve(lambda: DecidingCaller(upstream, WatchedUpstream))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))
+    with suppress(asyncio.CancelledError):
+        asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2])))

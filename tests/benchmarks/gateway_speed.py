@@ -54,7 +54,7 @@ async def measure(place: Path) -> list[Row]:
             await listening(at)
             with (
                 serving("gateway_bare", str(port)) as (beside, pid),
-                serving("gateway_floor", str(port)) as (floor, _),
+                serving("gateway_floor", str(port), str(place / "floor")) as (floor, _),
             ):
                 rows += await anyio.to_thread.run_sync(calls, daemon, port, at, beside, pid)
                 rows += await many_calls(token_of(daemon), at, beside, floor)

@@ -39,15 +39,31 @@ def models(port: int, token: str, *, api: str = "") -> list[str]:
         WrongToken: It is another one.
         Silent: Nothing answers there, or it is something else.
     """
+    names, _ = _listed(port, token, api)
+    aliases = {_ALIAS + one for one in names}
+    return [one for one in names if one not in aliases]
+
+
+def serves(port: int, token: str, *, api: str = "") -> bool:
+    """
+    Whether a backend is there for any model, in one API or in all of them. See `models`.
+
+    Raises:
+        WrongToken, Silent: See there.
+    """
+    names, serves_others = _listed(port, token, api)
+    return bool(names) or serves_others
+
+
+def _listed(port: int, token: str, api: str) -> tuple[list[str], bool]:
     status, body = _ask(port, token, "GET", f"/v1/models?api={api}" if api else "/v1/models")
     if status == 401:
         raise WrongToken("it does not accept the token in the state directory")
     try:
-        names = [str(one["id"]) for one in json.loads(body)["data"]]
-    except (ValueError, KeyError, TypeError) as error:
+        listed = json.loads(body)
+        return [str(one["id"]) for one in listed["data"]], bool(listed.get("serves_other_models"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Silent(f"what listens there is not the gateway (status {status})") from error
-    aliases = {_ALIAS + one for one in names}
-    return [one for one in names if one not in aliases]
 
 
 def unanswered(port: int, token: str) -> list[str]:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from fallbackd_client.calls import Json
 
-_URL = re.compile(r"http://127\.0\.0\.1:(\d+)(?:/v1)?")
+_URL = re.compile(r"http://127\.0\.0\.1:([0-9]{1,5})(?:/v1)?")
+_MAX_CHARS = 64 * 1024
+"""Of the file of a token."""
 _PROVIDER = "fallbackd"
 _HEAD, _TABLE = "fallbackd gateway", "fallbackd gateway table"
 """Label the two blocks in the settings of codex."""
@@ -50,8 +52,8 @@ class Tool:
     Args:
         part: The change of its settings.
         port: Which port its settings name; None: they are not ours.
-        token: The token that its settings hold, or the command that prints it, where they are ours.
-            Raises `Unreadable` where it cannot be had.
+        token: The token that its settings hold, or the command that prints it; None: it is said in
+            another way than `part` does. Raises `Unreadable` where it cannot be had.
         api: In which it asks.
         names_models: Its settings name each model that it offers.
     """
@@ -63,7 +65,7 @@ class Tool:
         file: Callable[[Mapping[str, str]], str],
         part: Callable[[str, Gateway], Part],
         port: Callable[[str], int | None],
-        token: Callable[[str], str | Command],
+        token: Callable[[str], str | Command | None],
         api: str,
         names_models: bool = False,
     ) -> None:
@@ -79,7 +81,7 @@ class Tool:
 def _text_of(path: str) -> str:
     try:
         with open(path, encoding="ascii", opener=regular) as file:
-            return file.read().strip()
+            return file.read(_MAX_CHARS).strip()
     except (OSError, ValueError) as error:
         raise Unreadable(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
@@ -147,18 +149,23 @@ def _claude_port(text: str) -> int | None:
     return _port(_at(found, *_BASE)) if _is_our_helper(_at(found, *_HELPER)) else None
 
 
-def _claude_token(text: str) -> Command:
+def _claude_token(text: str) -> Command | None:
+    found = jsonc.load(text)
+    for place in _BEFORE:
+        if _at(found, *place) is not None:
+            raise Unreadable(f"{'.'.join(place)} of its settings is sent in place of the token")
     try:
-        return _command(shlex.split(_at(jsonc.load(text), *_HELPER)))
-    except ValueError as error:
-        raise Unreadable(f"{_HELPER[0]}: {error}") from error
+        return _command(shlex.split(_at(found, *_HELPER)))
+    except ValueError:
+        return None
 
 
-def _command(words: object) -> Command:
-    found = words if isinstance(words, list) else []
-    if not found or not all(isinstance(one, str) and one for one in found):
-        raise Unreadable("its settings name no command that prints the token")
-    return Command(found[0], found[1:])
+def _command(words: object) -> Command | None:
+    """The command line that `_words` gives; None: it is another one."""
+    if not isinstance(words, list) or not all(isinstance(one, str) for one in words):
+        return None
+    is_ours = words[-2:] == ["gateway", "token"] and os.path.isabs(words[0])
+    return Command(words[0], words[1:]) if is_ours else None
 
 
 def _is_our_helper(value: object) -> bool:
@@ -208,16 +215,16 @@ def _codex_port(text: str) -> int | None:
     return _port(_at(found, "model_providers", _PROVIDER, "base_url"))
 
 
-def _codex_token(text: str) -> Command:
+def _codex_token(text: str) -> Command | None:
     auth = _at(toml_block.parse(text), "model_providers", _PROVIDER, "auth")
-    arguments = _at(auth, "args") or []
-    return _command([_at(auth, "command"), *arguments] if isinstance(arguments, list) else None)
+    arguments = _at(auth, "args")
+    return _command([_at(auth, "command"), *(arguments if isinstance(arguments, list) else [])])
 
 
 # --- opencode: a provider whose key is read from the file of the token ---------------------------
 
 
-_IN_FILE = re.compile(r"\{file:(.+)\}")
+_IN_FILE = re.compile(r"\{file:(/[^{}]+)\}")
 
 
 def _opencode_file(environ: Mapping[str, str]) -> str:
@@ -257,18 +264,16 @@ def _opencode_port(text: str) -> int | None:
     return _port(_at(jsonc.load(text), "provider", _PROVIDER, "options", "baseURL"))
 
 
-def _opencode_token(text: str) -> str:
+def _opencode_token(text: str) -> str | None:
     key = _at(jsonc.load(text), "provider", _PROVIDER, "options", "apiKey")
-    if not isinstance(key, str):
-        raise Unreadable("its settings name no token")
-    named = _IN_FILE.fullmatch(key)
-    return key if named is None else _text_of(os.path.expanduser(named[1]))
+    named = _IN_FILE.fullmatch(key) if isinstance(key, str) else None
+    return None if named is None else _text_of(named[1])
 
 
 # --- gemini: reads its key from a file of variables; from no command, and from no other file ------
 
 _GEMINI_URL, _GEMINI_KEY = "GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"
-_VARIABLE = re.compile(r"^\s*(?:export\s+)?(\w+)\s*=\s*(.*?)\s*$", re.M)
+_VARIABLE = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t\r]*$", re.M)
 
 
 def _gemini_file(environ: Mapping[str, str]) -> str:
@@ -301,9 +306,10 @@ def _gemini_port(text: str) -> int | None:
     return _port(dict(_VARIABLE.findall(text)).get(_GEMINI_URL))
 
 
-def _gemini_token(text: str) -> str:
+def _gemini_token(text: str) -> str | None:
     found: dict[str, str] = dict(_VARIABLE.findall(text))
-    return found.get(_GEMINI_KEY, "")
+    key = found.get(_GEMINI_KEY, "")
+    return None if re.search(r"[\s\"'`#]", key) else key
 
 
 def _home(environ: Mapping[str, str], *names: str) -> str:

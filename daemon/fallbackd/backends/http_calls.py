@@ -283,14 +283,11 @@ def _default_key(
     return CredentialRef(label=name, source="env", name=name)
 
 
-def missing_keys(
-    endpoint: Endpoint, inherited: Mapping[str, str], options: Options
-) -> tuple[str, ...]:
-    """The variables of which one is needed and none is set; empty: it has a key, or needs none."""
+def key_variables(endpoint: Endpoint, options: Options) -> tuple[tuple[str, ...], bool]:
+    """Which variables may hold its key, where no credential is configured; whether it needs one."""
     host = urlsplit(options.base_url or endpoint.base_url).hostname or ""
     names = KEYS_BY_HOST.get(host, ())
-    is_given = options.credentials or any(inherited.get(one, "").strip() for one in names)
-    return () if is_given else names
+    return names or endpoint.keys, bool(names)
 
 
 def _tls(options: Options) -> Tls | None:

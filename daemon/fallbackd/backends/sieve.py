@@ -45,6 +45,11 @@ class Sieve:
         self._pieces = 0
         self.has_dropped = False
 
+    @property
+    def has_tail(self) -> bool:
+        """Something stands behind the last event that was complete."""
+        return bool(self._tail)
+
     def feed(self, data: bytes, *, may_drop: bool) -> bytes:
         """Return the events that are complete now."""
         if not self._tail and _ONE_EVENT.fullmatch(data):  # as nearly every piece is

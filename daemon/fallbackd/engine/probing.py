@@ -18,7 +18,7 @@ from typing import Protocol
 import anyio
 from msgspec import Struct
 
-from fallbackd.backends.http_calls import read_models
+from fallbackd.backends.http_calls import key_variables, read_models
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.health.record import view
 from fallbackd.core.health.scopes import backend_scope
@@ -139,9 +139,15 @@ class Ladder:
         for path in kind.logins:
             if world.changed_at(path) is not None:
                 return Rung(name="login", ok=True, detail=path), None
-        for variable in kind.reads_env:
+        variables, is_needed = kind.reads_env, False
+        if kind.endpoint is not None:
+            variables, is_needed = key_variables(kind.endpoint, options)
+        for variable in variables:
             if variable.endswith(("_KEY", "_TOKEN")) and world.environ.get(variable):
                 return Rung(name="login", ok=True, detail=f"${variable}"), None
+        if is_needed:  # by the daemon; a caller of `resolve` may have a key of its own
+            detail = f"{' or '.join(variables)} is not set for the daemon"
+            return Rung(name="login", ok=False, detail=detail), None
         if kind.logins:
             return Rung(name="login", detail=f"no {kind.logins[0]} and no key"), None
         return Rung(name="login", detail="none is configured"), None

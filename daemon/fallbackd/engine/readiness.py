@@ -8,7 +8,6 @@ decided, so that what was installed a moment ago is used at once.
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from fallbackd.backends.http_calls import missing_keys
 from fallbackd.backends.spec import BackendKind, Login, Options
 from fallbackd.core.events import Event, ReadinessSeen
 from fallbackd.core.failures import Reason
@@ -91,14 +90,6 @@ class Readiness:
         if backend.lacks is not None:
             return Reason.NOT_CONFIGURED, backend.lacks
         options = self._host.settings.options_of(backend.id)
-        if kind.endpoint is not None and not backend.allow_env:
-            names = missing_keys(kind.endpoint, self._host.world.environ, options)
-            if names:
-                named = " or ".join(names)
-                said = (
-                    f"no key: {named} is not set for the daemon; set it and start the daemon again"
-                )
-                return Reason.NOT_CONFIGURED, said
         program = kind.program(options)
         if program is None:
             return None

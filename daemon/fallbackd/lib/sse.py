@@ -4,7 +4,7 @@ import re
 from typing import NamedTuple
 
 _NAME = re.compile(rb"[\w.:/ -]{0,200}")
-_ONE_LINE = re.compile(rb"(?:event: ?[\w.:/ -]{0,200}\r?\n)?data: ?([^\r\n]*+)(?:\r?\n){2}")
+_HEAD = re.compile(rb"(?:event: ?" + _NAME.pattern + rb"\r?\n)?data: ?")
 _BLANK_LINES = (b"\n\n", b"\r\n\r\n")
 
 
@@ -27,8 +27,14 @@ def data_of_one(data: bytes) -> bytes | None:
     The data of an event that begins and ends with these bytes, in one line. None: they are more,
     less, or something else, which takes a reader to tell.
     """
-    found = _ONE_LINE.fullmatch(data)
-    return None if found is None else found[1]
+    head = _HEAD.match(data)
+    if head is None:
+        return None
+    end = data.find(b"\n", head.end())
+    if end < 0 or data[end:] not in (b"\n\n", b"\n\r\n"):
+        return None
+    line = data[head.end() : end].removesuffix(b"\r")
+    return None if b"\r" in line else line
 
 
 class EventReader:

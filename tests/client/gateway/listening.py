@@ -11,12 +11,15 @@ TOKEN = "the-token"
 
 
 @contextmanager
-def listening(*, models: list[str], refuses: str = "", lacks: str = "") -> Iterator[int]:
+def listening(
+    *, models: list[str], refuses: str = "", lacks: str = "", others: bool = False
+) -> Iterator[int]:
     """
     What the gateway answers to such requests, in front of no backend.
 
     Args:
         lacks: An API of which it has no models.
+        others: A model that it does not list is answered too.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -37,7 +40,8 @@ def listening(*, models: list[str], refuses: str = "", lacks: str = "") -> Itera
                 self.say(401, {"error": {}})
                 return
             is_lacking = lacks and self.path.endswith(f"api={lacks}")
-            self.say(200, {"data": [{"id": one} for one in ([] if is_lacking else models)]})
+            data = [{"id": one} for one in ([] if is_lacking else models)]
+            self.say(200, {"data": data, "serves_other_models": others})
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))

@@ -341,6 +341,16 @@ async def test_an_event_reaches_the_caller_before_it_is_read(
     assert bytes(seen.data) == STREAMS[mode]
 
 
+@pytest.mark.parametrize("more", [b"\n", b"\n\n", b"\r\n", b": ping\n\n", b"\n: ping\n"])
+@pytest.mark.parametrize("mode", sorted(MODES))
+async def test_what_stands_between_two_events_stays_where_it_is(mode: ApiMode, more: bytes) -> None:
+    events = in_events(STREAMS[mode])
+    pieces = [event + more * (number % 2) for number, event in enumerate(events)]
+    seen = Seen(data=bytearray())
+    assert await outcome(mode, list(pieces), is_cut=False, is_whole=False, seen=seen) == TEXT
+    assert bytes(seen.data) == b"".join(pieces)
+
+
 FAILURES: dict[ApiMode, bytes] = {
     "chat_completions": b'data: {"error": {"message": "overloaded", "code": 529}}\n\n',
     "responses": b"event: response.failed\n"

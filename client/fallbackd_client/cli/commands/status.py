@@ -142,7 +142,7 @@ def _health_lines(health: dict[str, Json], style: Style, *, verbose: bool) -> li
     for words, names in absent.items():
         lines.append(style.paint(f"{words}: {', '.join(names)}", "dim"))
         if words == _ABSENT["not_configured"] and names != [_NOBODY_HAS]:
-            lines.append(style.paint("  $ fallbackd-client doctor  # says what they lack", "dim"))
+            lines.append(style.paint("  $ fallbackd-client doctor  # says what is missing", "dim"))
     return lines
 
 

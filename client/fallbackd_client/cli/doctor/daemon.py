@@ -204,7 +204,7 @@ def _broken(name: str, entry: dict[str, Json], known: dict[str, Program]) -> Fin
         )
         return Finding("programs", WARNING, what, _renew(name, known))
     if entry.get("source") == "readiness":  # a look that is repeated, and says what to do
-        return Finding("daemon", WARNING, what)
+        return Finding("daemon", NOTE, what)
     return Finding("daemon", NOTE, what, f"fallbackd-client health clear {command(name)}")
 
 

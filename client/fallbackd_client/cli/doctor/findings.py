@@ -127,7 +127,7 @@ class Machine:
                 timeout=limit_s,
                 check=False,
             )
-        except (OSError, subprocess.SubprocessError) as error:
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
             return Ran(127, err=str(error))
         return Ran(done.returncode, done.stdout, done.stderr)
 

@@ -7,8 +7,9 @@ import re
 
 from fallbackd_client.cli.doctor.findings import ERROR, WARNING, Finding, Machine, command
 from fallbackd_client.errors import ClientError
-from fallbackd_client.gateway.asking import Silent, WrongToken, models, unanswered
+from fallbackd_client.gateway.asking import Silent, WrongToken, serves, unanswered
 from fallbackd_client.gateway.tools import TOOLS
+from fallbackd_client.settings.editing import Command
 from fallbackd_client.settings.jsonc import Unreadable
 
 TYPE_CHECKING = False
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from fallbackd_client.gateway.tools import Tool
 
 _ANSWER_S = 5.0
-_TOKEN = re.compile(r"[!-~]+")
+_TOKEN = re.compile(r"[!-~]{1,4096}")
 """What can stand in a header."""
 _LISTS = command("fallbackd-client", "gateway", "list")
 
@@ -72,7 +73,7 @@ def _set_up(tool: Tool, *options: str) -> str:
 def _calls(machine: Machine, port: int) -> list[Finding]:
     token = (machine.read(os.path.join(machine.state_dir, "gateway.token")) or "").strip()
     try:
-        offered = models(port, token)
+        is_served = serves(port, token)
         missing = unanswered(port, token)
     except Silent as error:
         what = f"the gateway cannot be used at port {port}: {error}"
@@ -80,23 +81,23 @@ def _calls(machine: Machine, port: int) -> list[Finding]:
     if missing:
         what = f"the gateway does not answer calls in {', '.join(missing)}"
         return [Finding("gateway", ERROR, what, _LISTS)]
-    if not offered:
+    if not is_served:
         what = "the gateway has no backend to ask: configure one of a kind that ends in -http"
         return [Finding("gateway", WARNING, what)]
     return []
 
 
 def _as_set_up(machine: Machine, port: int, tool: Tool, text: str) -> Finding | None:
-    """What a call would meet that is made as the settings of this program say."""
+    """What a call would meet that is made as `gateway setup` has written it for this program."""
     try:
-        offered = models(port, _token(machine, tool, text), api=tool.api)
+        token = _token(machine, tool, text)
+        if token is None or serves(port, token, api=tool.api):
+            return None
     except WrongToken:
         wrong = "its settings hold another token than the gateway's"
     except (Silent, Unreadable) as error:
         wrong = str(error)
     else:
-        if offered:
-            return None
         what = f"no backend of the gateway answers {tool.name}: it speaks {tool.api}"
         fix = "configure one that does, or let a chain translate"
         return Finding("gateway", WARNING, f"{what}; {fix}")
@@ -104,20 +105,19 @@ def _as_set_up(machine: Machine, port: int, tool: Tool, text: str) -> Finding | 
     return Finding("gateway", ERROR, what, _set_up(tool))
 
 
-def _token(machine: Machine, tool: Tool, text: str) -> str:
+def _token(machine: Machine, tool: Tool, text: str) -> str | None:
     """
+    None: a person has written it in a way of their own.
+
     Raises:
         Unreadable: It cannot be had, or is none.
     """
     held = tool.token(text)
-    if isinstance(held, str):
-        if not _TOKEN.fullmatch(held):
-            raise Unreadable("what its settings hold is no token")
-        return held
-    ran = machine.run(held.program, *held.arguments)
-    found = ran.out.strip()
-    if ran.status == 0 and _TOKEN.fullmatch(found):
-        return found
-    said = ran.err.strip().splitlines()
-    shown = command(held.program, *held.arguments)
-    raise Unreadable(f"`{shown}` prints no token" + (f": {said[-1][:200]}" if said else ""))
+    if isinstance(held, Command):
+        ran = machine.run(held.program, *held.arguments)
+        if ran.status or not _TOKEN.fullmatch(ran.out.strip()):  # what it says may be a secret
+            raise Unreadable(f"`{command(held.program, *held.arguments)}` prints no token")
+        return ran.out.strip()
+    if held is not None and not _TOKEN.fullmatch(held):
+        raise Unreadable("what its settings hold is no token")
+    return held

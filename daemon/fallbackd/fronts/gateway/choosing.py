@@ -207,6 +207,14 @@ def names(
     return list(dict.fromkeys([*own, *aliases, *filter(None, (one.model for one in served))]))
 
 
+def serves_others(
+    settings: Settings, kinds: Mapping[str, BackendKind], modes: Collection[ApiMode]
+) -> bool:
+    """Whether a model that is none of `names`, as programs ask by themselves, has a backend."""
+    found = wanted("?", settings.policy)
+    return any(fitting(found, settings, kinds, mode).entries for mode in modes)
+
+
 def entry_of(entries: tuple[Entry, ...], chosen: Resolution) -> Entry:
     named = [one for one in entries if one.backend == chosen.backend]
     return next((one for one in named if one.model in (None, chosen.model)), named[0])

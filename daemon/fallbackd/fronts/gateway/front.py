@@ -174,7 +174,9 @@ class GatewayFront:
         if not modes:
             raise Refusal(400, f"api is one of {', '.join(sorted(MODES))}", "api")
         listed = choosing.names(engine.settings, engine.world.kinds, modes)
-        body = msgspec.json.encode({**_models(listed, at=engine.started_at), "has_more": False})
+        others = choosing.serves_others(engine.settings, engine.world.kinds, modes)
+        shown = {**_models(listed, at=engine.started_at), "has_more": False}
+        body = msgspec.json.encode({**shown, "serves_other_models": others})
         await _send(line, AnswerHead(status=200, headers=list(JSON)), body)
 
 

@@ -120,7 +120,8 @@ class Relay:
         """
         watch = self._watch
         while True:
-            is_late = not is_over and self._time() >= self._wait_until(give_up_at)
+            is_failed = self._is_begun and watch.has_failed
+            is_late = not (is_over or is_failed) and self._time() >= self._wait_until(give_up_at)
             if is_late and not watch.has_ended:
                 if not self._may_be_released:
                     return await self._silent()
@@ -192,9 +193,9 @@ class Relay:
         Whether the caller gets this piece whatever it says: an event that can be read, after the
         beginning. Reading it takes longer than all else on its way, so that is done behind it.
         """
-        if not (self._is_begun and self._is_between_events):
+        if not (self._is_begun and self._is_between_events) or self._watch.has_failed:
             return False
-        if self._sieve is not None and self._sieve.has_dropped:
+        if self._sieve is not None and (self._sieve.has_dropped or self._sieve.has_tail):
             return False
         event = sse.data_of_one(data)
         return event is not None and read_object(event) is not None

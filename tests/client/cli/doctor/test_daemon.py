@@ -86,7 +86,7 @@ def test_a_daemon_that_is_well_is_well(tmp_path: Path) -> None:
                     },
                 }
             ),
-            "warning",
+            "note",
             "b is out of use: not_configured (no key: K is not set)",
             "",
         ),

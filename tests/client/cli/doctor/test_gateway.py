@@ -1,5 +1,6 @@
 """The gateway as `doctor` sees it: whether it answers, and the programs pointed at it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -87,23 +88,66 @@ def test_a_call_is_made_with_the_token_of_each_program(tmp_path: Path, tool: str
 
 
 @pytest.mark.parametrize("tool", ["claude", "codex"])
-def test_a_command_that_prints_no_token_is_named_with_what_it_says(
+def test_a_command_that_prints_no_token_is_named_without_what_it_says(
     tmp_path: Path, tool: str
 ) -> None:
     home = with_token(tmp_path)
     with listening(models=["team"]) as port:
         set_up(home, tool, port)
-        home.write(home.bin / "fallbackd-client", "#!/bin/sh\necho gone >&2; exit 1\n", 0o755)
+        home.write(home.bin / "fallbackd-client", "#!/bin/sh\necho secret >&2; exit 1\n", 0o755)
         ((level, what, _),) = look(home, {"enabled": True, "port": port})
         assert level == "error"
-        assert what.endswith("/fallbackd-client gateway token` prints no token: gone")
+        assert what.endswith("/fallbackd-client gateway token` prints no token")
         (home.bin / "fallbackd-client").unlink()
         ((_, what, fix),) = look(home, {"enabled": True, "port": port})
-    assert "prints no token: [Errno 2] No such file" in what
+    assert what.endswith("prints no token")
     assert fix == f"fallbackd-client gateway setup {tool} --yes"
 
 
-@pytest.mark.parametrize("printed", ["", "two\nlines", "with blanks", "schl\xfcssel", "\x1b[31m"])
+@pytest.mark.parametrize(
+    ("tool", "own"),
+    [
+        (
+            "claude",
+            ("/fallbackd-client gateway token", "/fallbackd-client x | sed 1q gateway token"),
+        ),
+        ("claude", ("gateway token", "it's gateway token")),
+        ("codex", ('args = ["gateway", "token"]', 'args = ["--key", "k"]')),
+        ("codex", ('args = ["gateway", "token"]', "args = 1")),
+        ("opencode", ("{file:", "{env:")),
+        ("opencode", ("{file:/", "{file:~/")),
+        ("gemini", (f"GEMINI_API_KEY={TOKEN}", f'GEMINI_API_KEY="{TOKEN}" # mine')),
+    ],
+)
+def test_what_a_person_has_written_in_a_way_of_their_own_is_left_alone(
+    tmp_path: Path, tool: str, own: tuple[str, str]
+) -> None:
+    home = with_token(tmp_path)
+    with listening(models=["team"]) as port:
+        set_up(home, tool, port)
+        path = settings_of(home, tool)
+        before = path.read_text()
+        path.write_text(before.replace(*own))
+        assert path.read_text() != before
+        assert look(home, {"enabled": True, "port": port}) == []
+
+
+def test_a_key_that_claude_sends_in_place_of_the_token_is_named(tmp_path: Path) -> None:
+    home = with_token(tmp_path)
+    with listening(models=["team"]) as port:
+        set_up(home, "claude", port)
+        path = settings_of(home, "claude")
+        settings = json.loads(path.read_text())
+        settings["env"]["ANTHROPIC_AUTH_TOKEN"] = "another"
+        path.write_text(json.dumps(settings))
+        ((level, what, _),) = look(home, {"enabled": True, "port": port})
+    assert level == "error"
+    assert "env.ANTHROPIC_AUTH_TOKEN of its settings is sent in place of the token" in what
+
+
+@pytest.mark.parametrize(
+    "printed", ["", "two\nlines", "with blanks", "schl\xfcssel", "\x1b[31m", "x" * 5000]
+)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_what_is_no_token_is_sent_nowhere(tmp_path: Path, tool: str, printed: str) -> None:
     home = with_token(tmp_path)
@@ -113,7 +157,7 @@ def test_what_is_no_token_is_sent_nowhere(tmp_path: Path, tool: str, printed: st
         home.write(home.bin / "fallbackd-client", f"#!/bin/sh\n/bin/cat {odd}\n", 0o755)
         path = settings_of(home, tool)
         text = path.read_text().replace(str(home.state / "gateway.token"), str(odd))
-        path.write_text(text.replace(TOKEN, printed.partition("\n")[0]))
+        path.write_text(text.replace(TOKEN, printed.partition("\n")[0].replace(" ", "\x7f")))
         found = look(home, {"enabled": True, "port": port})
     assert [level for level, _, _ in found] == ["error"]
     assert found[0][1].startswith(f"{tool} cannot ask the gateway: ")
@@ -135,8 +179,11 @@ def test_a_program_that_no_backend_answers_is_a_warning(tmp_path: Path, tool: st
     with listening(models=["team"], lacks=TOOLS[tool].api) as port:
         set_up(home, tool, port)
         ((level, what, _),) = look(home, {"enabled": True, "port": port})
-    assert level == "warning"
-    assert what.startswith(f"no backend of the gateway answers {tool}: it speaks {TOOLS[tool].api}")
+        assert level == "warning"
+        assert what.startswith(f"no backend of the gateway answers {tool}: it speaks ")
+    with listening(models=["team"], lacks=TOOLS[tool].api, others=True) as port:
+        set_up(home, tool, port)
+        assert look(home, {"enabled": True, "port": port}) == []
 
 
 def test_a_gateway_without_a_backend_is_a_warning(tmp_path: Path) -> None:
