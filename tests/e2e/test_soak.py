@@ -3,7 +3,13 @@
 from pathlib import Path
 
 import pytest
+from tests.soak import fuzz
+from tests.soak.__main__ import DEFAULT_S, SHARES
 from tests.soak.kills import kill_again_and_again
+
+
+def test_its_usual_time_is_enough_for_what_has_a_time_of_its_own() -> None:
+    assert DEFAULT_S * SHARES["fuzz"] / sum(SHARES.values()) >= fuzz.ENOUGH_S
 
 
 @pytest.mark.root  # the daemon hides its descriptors from its own user
