@@ -18,9 +18,10 @@ from tests.support.running_engine import (
     until,
     work,
 )
-from tests.support.scripts import script
+from tests.support.scripts import runs_of, script
 from tests.transports.programs import is_alive, read_pid
 
+from fallbackd.core.effects import WakeWaiting
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Call, Chunk, Exit, ProcessExit
 from fallbackd.engine.requests import Draining, NewWork
@@ -320,3 +321,14 @@ async def test_cancel_returns_when_nested_work_is_gone_too(tmp_path: Path) -> No
         assert (await engine.cancel(begun.delegation)).state == "cancelled"
         assert not any(is_alive(pid) for pid in _pids(tmp_path, "inner"))
         assert (await engine.delegation(child.delegation)).state == "cancelled"
+
+
+async def test_what_is_decided_after_its_end_is_left_to_the_next_process(tmp_path: Path) -> None:
+    """A tick that was under way when it was stopped, and a request."""
+    config = settings(agent("a", script(tmp_path, "a", "echo >> $PLACE/a.runs")))
+    async with engine_in(tmp_path, config) as engine:
+        pass
+    engine._perform(WakeWaiting())
+    begun = await engine.delegate(NewWork(prompt="x", backend="a"))
+    assert engine.snapshot().active[begun.delegation].running is not None
+    assert runs_of(tmp_path, "a") == 0

@@ -89,6 +89,10 @@ class Performer:
         self.waking = Waking(self)
         self._wakes = Wakes(clock, self.waking.wake)
         self.tasks: TaskGroup | None = None
+        """
+        None: it does not serve, or not any more. What is decided then is kept, and done by the next
+        process, as after a crash.
+        """
         self._freed = anyio.Event()
         self._strays_ended = anyio.Event()
         self.shifted_s = 0.0
@@ -112,6 +116,7 @@ class Performer:
                 await anyio.to_thread.run_sync(judging.get_ready)
                 await anyio.sleep_forever()
         finally:
+            self.tasks = None
             self.workspaces.release_all()
 
     async def _end_strays(self, before: Names, active: Names) -> None:
@@ -274,7 +279,7 @@ class Performer:
                     self._wakes.set(effect)
             case WakeWaiting():
                 hit("effect.wake_waiting")
-                if self.tasks is not None:  # before the start no work waits
+                if self.tasks is not None:
                     self.tasks.start_soon(self.waking.wake_waiting)
             case OpenWindow():
                 self.world.open_window(effect.delegation, effect.most)
@@ -285,7 +290,8 @@ class Performer:
                 assert_never(effect)
 
     def _start_attempt(self, effect: StartAttempt) -> None:
-        assert self.tasks is not None
+        if self.tasks is None:
+            return
         live = LiveAttempt(effect, started_at=self._started_at(effect))
         self._live[effect.attempt] = live
         self.tasks.start_soon(self._attempt, live, name=effect.attempt)
