@@ -173,7 +173,9 @@ def test_a_reload_takes_the_new_configuration_and_is_seen_by_the_manager() -> No
         manager.wait_for(
             "the new configuration", lambda: "second" in asked(manager, "health")["health"]
         )
-        assert manager.show(SERVICE, "ActiveState") == "active"
+        manager.wait_for(
+            "the end of the reload", lambda: manager.show(SERVICE, "ActiveState") == "active"
+        )
         assert manager.main_pid() == pid
 
         before = manager.show(SERVICE, "StateChangeTimestampMonotonic")
