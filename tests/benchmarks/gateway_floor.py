@@ -24,7 +24,7 @@ from fallbackd.core.protocol import HttpResponse
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 
-CONFIG = """\
+BACKEND = """\
 [backends.chat]
 kind = "openai-http"
 base_url = "http://127.0.0.1:{port}/v1"
@@ -100,7 +100,7 @@ async def main(upstream: int, place: Path) -> None:
     running = asyncio.current_task()
     assert running is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    async with in_process(place, CONFIG.format(port=upstream)) as daemon:
+    async with in_process(place, BACKEND.format(port=upstream)) as daemon:
         DecidingCaller.engine = daemon.engine
         await gateway_bare.serve(lambda: DecidingCaller(upstream, WatchedUpstream))
 

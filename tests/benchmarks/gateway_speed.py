@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 from tests.benchmarks.awake import kept_awake
+from tests.benchmarks.gateway_floor import BACKEND
 from tests.benchmarks.procfs import cpu_s, memory_mib
 from tests.benchmarks.programs import serving
 from tests.benchmarks.table import Row, ratio_of, within
@@ -32,17 +33,7 @@ MEMORY_MIB, PING_MS = 20.0, 20.0
 PIECES = 100
 LINES, CALLS, ROUNDS = 32, 15, 5
 
-CONFIG = """\
-[gateway]
-enabled = true
-port = {at}
-[backends.chat]
-kind = "openai-http"
-base_url = "http://127.0.0.1:{port}/v1"
-api_mode = "chat_completions"
-model = "m"
-cost = "local"
-"""
+CONFIG = f"[gateway]\nenabled = true\nport = {{at}}\n{BACKEND}"
 PATH = "/v1/chat/completions"
 
 

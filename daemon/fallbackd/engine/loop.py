@@ -89,10 +89,7 @@ class Performer:
         self.waking = Waking(self)
         self._wakes = Wakes(clock, self.waking.wake)
         self.tasks: TaskGroup | None = None
-        """
-        None: it does not serve, or not any more. What is decided then is kept, and done by the next
-        process, as after a crash.
-        """
+        """None: it does not serve. What is decided then is left to the next process."""
         self._freed = anyio.Event()
         self._strays_ended = anyio.Event()
         self.shifted_s = 0.0
@@ -214,12 +211,7 @@ class Performer:
         return decision
 
     def _follow(self, decision: Decision, *, shifted_s: float) -> None:
-        """
-        Do what was decided.
-
-        Args:
-            shifted_s: As it was when that was decided: the clock may have been set meanwhile.
-        """
+        """Do what was decided at a clock shifted by so much: it may have been set since."""
         hit("event.kept")
         for effect in decision.effects:
             if isinstance(effect, WakeAt):
