@@ -49,6 +49,8 @@ LONG_PAUSE_S = 55.0
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 128 * 1024
 
+_OBJECTS = msgspec.json.Decoder(dict[str, Any])
+
 
 class LineBuffer:
     """Bytes of one stream to lines. A line may come in any number of pieces."""
@@ -305,10 +307,9 @@ def read_object(text: str | bytes) -> dict[str, Any] | None:
     if text[:1] not in ("{", b"{"):
         return None
     try:
-        value = msgspec.json.decode(text)
+        return _OBJECTS.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
-    return value if isinstance(value, dict) else None
 
 
 def fields(value: object) -> dict[str, Any]:

@@ -46,9 +46,9 @@ class Sieve:
         self.has_dropped = False
 
     @property
-    def has_tail(self) -> bool:
-        """Something stands behind the last event that was complete."""
-        return bool(self._tail)
+    def is_clear(self) -> bool:
+        """All that has come has been passed on."""
+        return not (self._tail or self.has_dropped)
 
     def feed(self, data: bytes, *, may_drop: bool) -> bytes:
         """Return the events that are complete now."""

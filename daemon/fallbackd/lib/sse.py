@@ -4,7 +4,8 @@ import re
 from typing import NamedTuple
 
 _NAME = re.compile(rb"[\w.:/ -]{0,200}")
-_HEAD = re.compile(rb"(?:event: ?" + _NAME.pattern + rb"\r?\n)?data: ?")
+_EVENT_LINE = re.compile(rb"event: ?" + _NAME.pattern)
+_BLANK = [b"", b""]
 _BLANK_LINES = (b"\n\n", b"\r\n\r\n")
 
 
@@ -27,14 +28,15 @@ def data_of_one(data: bytes) -> bytes | None:
     The data of an event that begins and ends with these bytes, in one line. None: they are more,
     less, or something else, which takes a reader to tell.
     """
-    head = _HEAD.match(data)
-    if head is None:
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n")
+    lines = data.split(b"\n")
+    if lines[-2:] != _BLANK or not 3 <= len(lines) <= 4 or b"\r" in data:
         return None
-    end = data.find(b"\n", head.end())
-    if end < 0 or data[end:] not in (b"\n\n", b"\n\r\n"):
+    if len(lines) == 4 and not _EVENT_LINE.fullmatch(lines[0]):
         return None
-    line = data[head.end() : end].removesuffix(b"\r")
-    return None if b"\r" in line else line
+    field, _, value = lines[-3].partition(b":")
+    return value.removeprefix(b" ") if field == b"data" else None
 
 
 class EventReader:

@@ -23,7 +23,7 @@ _AGENT = "x-claude-code-agent-id"
 """A subagent has a conversation of its own within the session."""
 
 
-_NOTHING = msgspec.Raw(b"null")
+_NOTHING = msgspec.Raw()
 
 
 class _Said(Struct):
@@ -108,7 +108,9 @@ def _begun_with(said: _Said) -> str | None:
 
 
 def _read(data: bytes | msgspec.Raw, kind: Any) -> Any:
-    """None: it is of another shape."""
+    """None: it is not there, or of another shape."""
+    if not data:
+        return None
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -68,7 +68,8 @@ class Relay:
         self._sieve = Sieve() if can_sieve else None
         self._held = bytearray()
         self._is_begun = False
-        self._is_between_events = True
+        self._is_clear = True
+        """The next event begins with the next piece, and nothing before it is missing or wrong."""
         self._is_good = self._is_held_to_end = False
         self._asked_at = self._heard_at = 0.0
         self._time = asyncio.get_running_loop().time
@@ -167,15 +168,19 @@ class Relay:
 
     def _take(self, data: bytes) -> bool:
         """One piece, as it arrives. False: there is more to do than to pass it on."""
-        is_sent = self._goes_unread(data)
+        # Reading takes longer than all else on the way of an event, and is done behind it where the
+        # caller gets the event whatever it says.
+        is_sent = self._is_begun and self._is_clear and _can_be_read(data)
         is_taken = not is_sent or self._caller.write(data)
-        self._is_between_events = sse.ends_event(data)
+        is_between = sse.ends_event(data)
         watch = self._watch
         if self._sieve is not None:
             data = self._sieve.feed(data, may_drop=self._is_begun)
+            is_between = is_between and self._sieve.is_clear
         had_ended = watch.has_ended
         if watch.feed(data):
             self._heard_at = self._time()
+        self._is_clear = is_between and not watch.has_failed
         is_same = had_ended == watch.has_ended  # the silence behind an end is shorter
         if is_sent:
             return is_taken and is_same and not watch.has_failed
@@ -187,18 +192,6 @@ class Relay:
         elif not self._caller.write(data):
             return False
         return is_same
-
-    def _goes_unread(self, data: bytes) -> bool:
-        """
-        Whether the caller gets this piece whatever it says: an event that can be read, after the
-        beginning. Reading it takes longer than all else on its way, so that is done behind it.
-        """
-        if not (self._is_begun and self._is_between_events) or self._watch.has_failed:
-            return False
-        if self._sieve is not None and (self._sieve.has_dropped or self._sieve.has_tail):
-            return False
-        event = sse.data_of_one(data)
-        return event is not None and read_object(event) is not None
 
     def _is_to_begin(self) -> bool:
         """What is held is enough to decide, one way or the other."""
@@ -307,3 +300,9 @@ class Relay:
         await self._caller.begin(reply)
         await self._caller.send(bytes(self._held))
         self._held.clear()
+
+
+def _can_be_read(data: bytes) -> bool:
+    """Whether it is one event, whose data a client can read."""
+    event = sse.data_of_one(data)
+    return event is not None and read_object(event) is not None

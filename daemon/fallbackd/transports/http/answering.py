@@ -32,7 +32,7 @@ class Reading:
         """A byte of it has come."""
         self.problem: Broken | None = None
         """What was wrong behind what could be read."""
-        import httptools  # here and below: the start needs none of it
+        import httptools  # here and below: the start needs none of it, and no piece pays for it
 
         self._parser = httptools.HttpResponseParser(self)
         self._fields: list[tuple[bytes, bytes]] = []
@@ -67,24 +67,30 @@ class Reading:
         Raises:
             Broken: It is no HTTP.
         """
-        import httptools
-
         self.is_touched = True
         if not self.has_head:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as error:
-            raise Broken("RemoteProtocolError", "the server changes the protocol") from error
-        except httptools.HttpParserError as error:
-            if self.is_over:
-                self._has_surplus = True
-                return
-            self.problem = Broken("RemoteProtocolError", f"not HTTP: {error}")
-            if not self.has_head:
-                raise self.problem from error
+        except Exception as error:
+            self._refused(error)
         if not self.has_head and self._head_bytes > MAX_HEAD_BYTES:
             raise Broken("RemoteProtocolError", "the head of the answer is too long")
+
+    def _refused(self, error: Exception) -> None:
+        """By the parser."""
+        import httptools
+
+        if isinstance(error, httptools.HttpParserUpgrade):
+            raise Broken("RemoteProtocolError", "the server changes the protocol") from error
+        if not isinstance(error, httptools.HttpParserError):
+            raise error
+        if self.is_over:
+            self._has_surplus = True
+            return
+        self.problem = Broken("RemoteProtocolError", f"not HTTP: {error}")
+        if not self.has_head:
+            raise self.problem from error
 
     def end(self) -> None:
         """

@@ -86,11 +86,10 @@ class HttpTransport:
     async def pass_on(self, request: HttpRequest) -> HttpPassing:
         """Prepare a request of which nothing is kept. It leaves with `head`."""
         problem: NotStarted | None = None
-        carried = Carried()
         try:
             carried = await self._carried(request)
         except SecretProblem as error:
-            problem = no_secret(error, at=self._line.clock.now())
+            carried, problem = Carried(), no_secret(error, at=self._line.clock.now())
         return HttpPassing(request, carried=carried, problem=problem, line=self._line)
 
     async def attach(self, *, attempt: str, directory: str) -> http_record.RecordedRunning | None:
