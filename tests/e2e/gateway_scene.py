@@ -139,8 +139,9 @@ def _three_sdks(home: Home, gate: str, token: str) -> None:
     path.write_text(json.dumps(found))
 
 
-def config(served: Provider, port: int, *, hold: str) -> str:
+def config(served: Provider, port: int, *, hold: str, gateway: str) -> str:
     lines = ["[gateway]", "enabled = true", f"port = {port}", f'hold = "{hold}"', "hold_s = 20"]
+    lines += [gateway]
     lines += ["[defaults]", "patience_s = 1"]
     names = []
     for api, (kind, mode, path) in APIS.items():
@@ -159,11 +160,17 @@ def config(served: Provider, port: int, *, hold: str) -> str:
 
 
 @asynccontextmanager
-async def gateway_scene(tmp_path: Path, *, hold: str = "commit") -> AsyncIterator[GatewayScene]:
+async def gateway_scene(
+    tmp_path: Path, *, hold: str = "commit", gateway: str = ""
+) -> AsyncIterator[GatewayScene]:
+    """
+    Args:
+        gateway: Further lines of `[gateway]`.
+    """
     port = free_port()
     with anyio.fail_after(4 * HANG_S):
         async with provider() as served:
-            text = config(served, port, hold=hold)
+            text = config(served, port, hold=hold, gateway=gateway)
             async with running(tmp_path, text) as daemon:
                 await listening(port)
                 yield GatewayScene(served, daemon, port, tmp_path / "clients")

@@ -58,6 +58,7 @@ class GatewayService:
                 hold_whole=frozenset(wanted.hold_whole),
                 hold_s=wanted.hold_s,
                 commit_on_reasoning=wanted.commit_on_reasoning,
+                keepalive_s=wanted.keepalive_s,
                 allow_metered=wanted.allow_metered,
             ),
             Bounds(max_body_bytes=wanted.max_body_mb * 1024 * 1024),

@@ -156,6 +156,7 @@ hold = "commit"
 hold_whole = ["nightly", "reviewer"]
 hold_s = 30
 commit_on_reasoning = false
+keepalive_s = 15
 allow_metered = true
 max_body_mb = 64
 """,

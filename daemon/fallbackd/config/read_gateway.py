@@ -20,6 +20,7 @@ class Gateway(Struct, frozen=True, kw_only=True):
     hold_whole: tuple[str, ...] = ()
     hold_s: float = 45.0
     commit_on_reasoning: bool = True
+    keepalive_s: float | None = None
     allow_metered: bool = False
     max_body_mb: int = 32
 

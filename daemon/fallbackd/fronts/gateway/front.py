@@ -17,6 +17,7 @@ from fallbackd.fronts.gateway import choosing, encodings, guard, routes
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, told
 from fallbackd.fronts.gateway.exchange import Exchange
 from fallbackd.fronts.gateway.incoming import HeadIn
+from fallbackd.fronts.gateway.keepalive import kept_alive
 from fallbackd.fronts.gateway.line import RequestLine
 from fallbackd.fronts.gateway.makers import Makers
 from fallbackd.fronts.gateway.outgoing import Outgoing
@@ -132,19 +133,21 @@ class GatewayFront:
             asked = routes.asked(route, request, body.plain)
         except Unreadable as error:
             raise Refusal(400, str(error), "invalid_body") from error
-        await Exchange(
+        kept = kept_alive(line, asked, every_s=self._rules.keepalive_s)
+        exchange = Exchange(
             self._engine,
             self._pass_on,
             self._rules,
             asked,
             headers=request.headers,
             body=body,
-            caller=line,
+            caller=kept or line,
             pauses=self._pauses,
             choices=self._choices,
             makers=self._makers,
             outgoing=self._outgoing,
-        ).run()
+        )
+        await (exchange.run() if kept is None else kept.during(exchange.run))
 
     async def _body(self, request: HeadIn, line: RequestLine) -> encodings.Body:
         most = self._limits.max_body_bytes

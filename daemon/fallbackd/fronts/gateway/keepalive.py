@@ -1,0 +1,117 @@
+"""
+A streamed answer that is held for long, with signs of life meanwhile.
+
+Programs leave a server whose head does not come: gemini after a minute, Claude Code and opencode
+after five. The first sign takes the head with it, so that a failure of all backends is told behind
+it by an event, and our own headers are missing.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from fallbackd.backends import passage
+from fallbackd.backends.lines import fields, read_object, words
+from fallbackd.backends.passage import Passage
+from fallbackd.backends.spec import ApiMode
+from fallbackd.engine.requests import Refused
+from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, ToCaller
+
+_HEAD = [("content-type", "text/event-stream"), ("cache-control", "no-cache")]
+_COMMENT = b": keepalive\n\n"
+_BLANK = b"\n\n"
+"""The library of Google's clients reads no comments, and waits for more behind one."""
+MAX_SAID_CHARS = 500
+
+
+class KeptAlive:
+    """
+    See `ToCaller`. The caller of one streamed request.
+
+    Args:
+        every_s: Between two signs, and before the first one.
+    """
+
+    def __init__(self, caller: ToCaller, mode: ApiMode, *, every_s: float) -> None:
+        self._caller = caller
+        self._mode: ApiMode = mode
+        self._every_s = every_s
+        self._has_sign = False
+        self._is_begun = False
+        self._unfit = ""
+        """Why what follows cannot stand behind the head that has left; empty: it can."""
+
+    @property
+    def takes_pieces(self) -> bool:
+        return self._caller.takes_pieces
+
+    async def during(self, answer: Callable[[], Awaitable[None]]) -> None:
+        """
+        Raises:
+            Aborted: As `answer` does, and where it is refused behind a sign of life.
+        """
+        failed: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._beat)
+            try:
+                await answer()
+            except Exception as error:  # as it is, and in no group
+                failed = error
+            tasks.cancel_scope.cancel()
+        if self._has_sign and isinstance(failed, Refusal):
+            await self._fail(failed.message)
+        if self._has_sign and isinstance(failed, Refused):
+            await self._fail(failed.rejection.message)
+        if failed is not None:
+            raise failed
+
+    async def _beat(self) -> None:
+        while not self._is_begun:
+            await anyio.sleep(self._every_s)
+            if self._is_begun:
+                return
+            if not self._has_sign:
+                self._has_sign = True
+                await self._caller.begin(AnswerHead(status=200, headers=list(_HEAD)))
+            self._caller.write(_BLANK if self._mode == "generate_content" else _COMMENT)
+
+    async def _fail(self, message: str) -> None:
+        await self._caller.send(passage.error_event(self._mode, message[:MAX_SAID_CHARS]))
+        raise Aborted
+
+    async def begin(self, reply: AnswerHead) -> None:
+        self._is_begun = True
+        if not self._has_sign:
+            await self._caller.begin(reply)
+            return
+        named = dict(reply.headers)
+        is_stream = named.get("content-type", "").startswith("text/event-stream")
+        if reply.status >= 300:
+            self._unfit = f"the last backend answered with status {reply.status}"
+        elif not is_stream or named.get("content-encoding", "identity") != "identity":
+            self._unfit = "the backend answered with something else than a stream of events"
+
+    def write(self, data: bytes) -> bool:
+        return not self._unfit and self._caller.write(data)
+
+    async def send(self, data: bytes) -> None:
+        if self._unfit:
+            await self._fail(_message(data) or self._unfit)
+        await self._caller.send(data)
+
+    async def drained(self) -> None:
+        if self._unfit:
+            await self._fail(self._unfit)
+        await self._caller.drained()
+
+
+def kept_alive(caller: ToCaller, asked: Passage, *, every_s: float | None) -> KeptAlive | None:
+    """None: its answer comes in one piece, or no signs are wanted."""
+    if every_s is None or not (asked.is_streamed and caller.takes_pieces):
+        return None
+    return KeptAlive(caller, asked.mode, every_s=every_s)
+
+
+def _message(body: bytes) -> str:
+    """Of an error in the words of an API; empty: it is none."""
+    return words(fields((read_object(body) or {}).get("error")).get("message"))

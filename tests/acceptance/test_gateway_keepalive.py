@@ -1,0 +1,94 @@
+"""Signs of life in an answer that is held: `[gateway] keepalive_s`."""
+
+import json
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+from tests.support.gateway import ENDS, KINDS, Gate, gate, over_http_1_0, read_into
+
+SIGNS = dict.fromkeys(KINDS, b": keepalive\n\n") | {"generate_content": b"\n\n"}
+HANGS_FIRST = "first_answer_s = 3"
+OFTEN = "keepalive_s = 1"
+BUSY = "please come back later"
+
+
+@pytest.mark.parametrize("mode", KINDS)
+async def test_a_held_answer_is_preceded_by_signs_of_life(tmp_path: Path, mode: str) -> None:
+    async with gate(tmp_path, mode=mode, hold="whole", first=HANGS_FIRST, gateway=OFTEN) as g:
+        g.api.behave("one", "hang")
+        answer = await g.ask()
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "text/event-stream"
+        assert "x-fallbackd-served-by" not in answer.headers  # nobody had answered yet
+        assert answer.content.startswith(SIGNS[mode])
+        said = answer.content
+        while said.startswith(SIGNS[mode]):
+            said = said.removeprefix(SIGNS[mode])
+        plain = await g.ask()
+        assert plain.headers["x-fallbackd-served-by"] == "two"
+        assert said.startswith(plain.content[:6])
+        assert ENDS[mode].encode() in said
+        assert said.count(b"data: ") == plain.content.count(b"data: ") > 1
+
+
+@pytest.mark.parametrize("mode", KINDS)
+async def test_the_last_failure_is_told_behind_them_without_a_good_end(
+    tmp_path: Path, mode: str
+) -> None:
+    async with gate(tmp_path, mode=mode, first=HANGS_FIRST, gateway=OFTEN, hold_s=20) as g:
+        g.api.behave("one", "hang")
+        g.api.behave("two", "refuse", status=422, message=BUSY)
+        got = bytearray()
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await read_into(got, g)
+        assert got.startswith(SIGNS[mode])
+        last = next(line for line in reversed(got.splitlines()) if line.startswith(b"data: "))
+        assert BUSY in json.dumps(json.loads(last[6:]))
+        assert ENDS[mode].encode() not in got
+
+
+async def test_a_refusal_of_the_gateway_is_told_behind_them_too(tmp_path: Path) -> None:
+    alone = 'alone = ["one"]'
+    async with gate(tmp_path, first="first_answer_s = 60", gateway=OFTEN, chains=alone) as g:
+        g.api.behave("one", "hang")
+        got = bytearray()
+        with pytest.raises(httpx2.RemoteProtocolError):
+            asks = {"x-fallbackd-chain": "alone", "x-fallbackd-timeout-s": "3"}
+            await read_into(got, g, **asks)
+        assert got.startswith(SIGNS["chat_completions"])
+        assert b"no answer within 3 s" in got
+
+
+async def test_an_answer_that_is_no_stream_is_not_put_behind_them(tmp_path: Path) -> None:
+    async with gate(tmp_path, hold="whole", first=HANGS_FIRST, gateway=OFTEN) as g:
+        g.api.behave("one", "hang")
+        g.api.behave("two", "error_200")
+        got = bytearray()
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await read_into(got, g)
+        events = [line for line in got.splitlines() if line and not line.startswith(b":")]
+        assert [b"data: " in one for one in events] == [True]
+
+
+async def test_what_comes_in_one_piece_has_none(tmp_path: Path) -> None:
+    async with gate(tmp_path, first=f"{HANGS_FIRST}\nstall_s = 3", gateway=OFTEN) as g:
+        g.api.behave("one", "hang")
+
+        async def whole() -> None:
+            answer = await g.ask(stream=False)
+            assert json.loads(answer.content)["choices"]
+            assert answer.headers["x-fallbackd-served-by"] == "two"
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(whole)
+            tasks.start_soon(over_the_old_protocol, g)
+
+
+async def over_the_old_protocol(g: Gate) -> None:
+    """Where a stream that is cut looks whole."""
+    body = json.dumps(g.body()).encode()
+    _, found = await over_http_1_0(g, "POST", g.path(), body)
+    assert not found.startswith(b":")
+    assert ENDS[g.mode].encode() in found
