@@ -1,4 +1,4 @@
-"""Signs of life in an answer that is held: `[gateway] keepalive_s`."""
+"""Keep-alives in an answer that is held: `[gateway] keepalive_s`."""
 
 import json
 from pathlib import Path
@@ -8,24 +8,24 @@ import httpx2
 import pytest
 from tests.support.gateway import ENDS, KINDS, Gate, gate, over_http_1_0, read_into
 
-SIGNS = dict.fromkeys(KINDS, b": keepalive\n\n") | {"generate_content": b"\n\n"}
+BEATS = dict.fromkeys(KINDS, b": keepalive\n\n") | {"generate_content": b"\n\n"}
 HANGS_FIRST = "first_answer_s = 3"
 OFTEN = "keepalive_s = 1"
 BUSY = "please come back later"
 
 
 @pytest.mark.parametrize("mode", KINDS)
-async def test_a_held_answer_is_preceded_by_signs_of_life(tmp_path: Path, mode: str) -> None:
+async def test_a_held_answer_is_preceded_by_keep_alives(tmp_path: Path, mode: str) -> None:
     async with gate(tmp_path, mode=mode, hold="whole", first=HANGS_FIRST, gateway=OFTEN) as g:
         g.api.behave("one", "hang")
         answer = await g.ask()
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "text/event-stream"
         assert "x-fallbackd-served-by" not in answer.headers  # nobody had answered yet
-        assert answer.content.startswith(SIGNS[mode])
+        assert answer.content.startswith(BEATS[mode])
         said = answer.content
-        while said.startswith(SIGNS[mode]):
-            said = said.removeprefix(SIGNS[mode])
+        while said.startswith(BEATS[mode]):
+            said = said.removeprefix(BEATS[mode])
         plain = await g.ask()
         assert plain.headers["x-fallbackd-served-by"] == "two"
         assert said.startswith(plain.content[:6])
@@ -34,7 +34,7 @@ async def test_a_held_answer_is_preceded_by_signs_of_life(tmp_path: Path, mode: 
 
 
 @pytest.mark.parametrize("mode", KINDS)
-async def test_the_last_failure_is_told_behind_them_without_a_good_end(
+async def test_the_last_failure_is_reported_behind_them_without_a_good_end(
     tmp_path: Path, mode: str
 ) -> None:
     async with gate(tmp_path, mode=mode, first=HANGS_FIRST, gateway=OFTEN, hold_s=20) as g:
@@ -43,21 +43,21 @@ async def test_the_last_failure_is_told_behind_them_without_a_good_end(
         got = bytearray()
         with pytest.raises(httpx2.RemoteProtocolError):
             await read_into(got, g)
-        assert got.startswith(SIGNS[mode])
+        assert got.startswith(BEATS[mode])
         last = next(line for line in reversed(got.splitlines()) if line.startswith(b"data: "))
         assert BUSY in json.dumps(json.loads(last[6:]))
         assert ENDS[mode].encode() not in got
 
 
-async def test_a_refusal_of_the_gateway_is_told_behind_them_too(tmp_path: Path) -> None:
+async def test_a_refusal_of_the_gateway_is_reported_behind_them_too(tmp_path: Path) -> None:
     alone = 'alone = ["one"]'
     async with gate(tmp_path, first="first_answer_s = 60", gateway=OFTEN, chains=alone) as g:
         g.api.behave("one", "hang")
         got = bytearray()
+        asks = {"x-fallbackd-chain": "alone", "x-fallbackd-timeout-s": "3"}
         with pytest.raises(httpx2.RemoteProtocolError):
-            asks = {"x-fallbackd-chain": "alone", "x-fallbackd-timeout-s": "3"}
             await read_into(got, g, **asks)
-        assert got.startswith(SIGNS["chat_completions"])
+        assert got.startswith(BEATS["chat_completions"])
         assert b"no answer within 3 s" in got
 
 

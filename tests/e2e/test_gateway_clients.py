@@ -39,7 +39,7 @@ async def test_a_first_backend_that_fails_is_met_once_by_all_clients(
         assert any(s.tries(api)[0] for api in APIS)
 
 
-async def test_signs_of_life_before_an_answer_disturb_no_client(tmp_path: Path) -> None:
+async def test_keep_alives_before_an_answer_disturb_no_client(tmp_path: Path) -> None:
     async with gateway_scene(tmp_path, hold="whole", gateway="keepalive_s = 1") as s:
         s.fail("slow", pause_s=0.8)
         for client in CLIENTS:

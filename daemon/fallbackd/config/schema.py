@@ -325,9 +325,9 @@ class GatewayTable(Struct, frozen=True, kw_only=True):
     default: true. With false it is held until the answer itself begins, up to `hold_s`, so that a
     failure while the model thinks is answered by the next backend."""
     keepalive_s: Annotated[float, Meta(ge=1, le=600)] | None = None
-    """Send a sign of life so often in a streamed answer that is held, for programs that give up on
+    """Send a keep-alive so often in a streamed answer that is held, for programs that give up on
     a late head; default: none. With the first one status 200 leaves, and a failure of all backends
-    is then told by an error event."""
+    is then reported by an error event."""
     allow_metered: bool | None = None
     """Allow backends that bill each call to stand in for one that does not."""
     max_body_mb: Annotated[int, Meta(ge=1, le=256)] | None = None

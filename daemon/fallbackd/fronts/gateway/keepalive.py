@@ -1,9 +1,9 @@
 """
-A streamed answer that is held for long, with signs of life meanwhile.
+Keep-alives in a streamed answer that is held for long.
 
 Programs leave a server whose head does not come: gemini after a minute, Claude Code and opencode
-after five. The first sign takes the head with it, so that a failure of all backends is told behind
-it by an event, and our own headers are missing.
+after five. The first keep-alive takes the head with it, so that a failure of all backends is
+reported behind it by an event, and our own headers are missing.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,14 +29,14 @@ class KeptAlive:
     See `ToCaller`. The caller of one streamed request.
 
     Args:
-        every_s: Between two signs, and before the first one.
+        every_s: Between two keep-alives, and before the first one.
     """
 
     def __init__(self, caller: ToCaller, mode: ApiMode, *, every_s: float) -> None:
         self._caller = caller
         self._mode: ApiMode = mode
         self._every_s = every_s
-        self._has_sign = False
+        self._is_open = False
         self._is_begun = False
         self._unfit = ""
         """Why what follows cannot stand behind the head that has left; empty: it can."""
@@ -48,7 +48,7 @@ class KeptAlive:
     async def during(self, answer: Callable[[], Awaitable[None]]) -> None:
         """
         Raises:
-            Aborted: As `answer` does, and where it is refused behind a sign of life.
+            Aborted: As `answer` does, and where it is refused behind a keep-alive.
         """
         failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
@@ -58,20 +58,20 @@ class KeptAlive:
             except Exception as error:  # as it is, and in no group
                 failed = error
             tasks.cancel_scope.cancel()
-        if self._has_sign and isinstance(failed, Refusal):
+        if self._is_open and isinstance(failed, Refusal):
             await self._fail(failed.message)
-        if self._has_sign and isinstance(failed, Refused):
+        if self._is_open and isinstance(failed, Refused):
             await self._fail(failed.rejection.message)
         if failed is not None:
             raise failed
 
     async def _beat(self) -> None:
-        while not self._is_begun:
+        while True:
             await anyio.sleep(self._every_s)
             if self._is_begun:
                 return
-            if not self._has_sign:
-                self._has_sign = True
+            if not self._is_open:
+                self._is_open = True
                 await self._caller.begin(AnswerHead(status=200, headers=list(_HEAD)))
             self._caller.write(_BLANK if self._mode == "generate_content" else _COMMENT)
 
@@ -81,7 +81,7 @@ class KeptAlive:
 
     async def begin(self, reply: AnswerHead) -> None:
         self._is_begun = True
-        if not self._has_sign:
+        if not self._is_open:
             await self._caller.begin(reply)
             return
         named = dict(reply.headers)
@@ -106,7 +106,7 @@ class KeptAlive:
 
 
 def kept_alive(caller: ToCaller, asked: Passage, *, every_s: float | None) -> KeptAlive | None:
-    """None: its answer comes in one piece, or no signs are wanted."""
+    """None: its answer comes in one piece, or none is wanted."""
     if every_s is None or not (asked.is_streamed and caller.takes_pieces):
         return None
     return KeptAlive(caller, asked.mode, every_s=every_s)

@@ -13,7 +13,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     commit_on_reasoning: bool = True
     """Whether an answer begins with what its model thinks."""
     keepalive_s: float | None = None
-    """Between two signs of life in a streamed answer that is held; None: there are none."""
+    """Between two keep-alives in a streamed answer that is held; None: there are none."""
     allow_metered: bool = False
     """Whether a backend that bills each call may stand in for one that does not."""
 
