@@ -265,3 +265,18 @@ async def test_the_name_of_a_backend_is_the_backend_and_then_its_chain(tmp_path:
                 headers={"x-api-key": g.token},
             )
             assert answer.headers["x-fallbackd-served-by"] == name
+
+
+async def test_a_chain_may_have_the_name_of_a_model_that_a_program_asks_for(
+    tmp_path: Path,
+) -> None:
+    """Claude Code asks for a small model beside the large one, and lets nobody choose it."""
+    small = "claude-haiku-4-5-20251001"
+    async with gate(tmp_path, mode="messages", chains=f'"{small}" = ["two"]') as g:
+        answer = await g.client.post(
+            g.path(), json={**g.body(), "model": small}, headers={"x-api-key": g.token}
+        )
+        assert answer.headers["x-fallbackd-served-by"] == "two"
+        assert answer.headers["x-fallbackd-model"] == "model-of-two"
+        assert g.api.calls("two")[0].model == "model-of-two"
+        assert g.api.calls("one") == []
