@@ -280,3 +280,24 @@ async def test_a_chain_may_have_the_name_of_a_model_that_a_program_asks_for(
         assert answer.headers["x-fallbackd-model"] == "model-of-two"
         assert g.api.calls("two")[0].model == "model-of-two"
         assert g.api.calls("one") == []
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("mode", KINDS)
+async def test_half_a_character_passes_in_both_directions(
+    tmp_path: Path, mode: str, *, stream: bool
+) -> None:
+    """JavaScript cuts texts in the middle of an emoji, and writes what is left as it is."""
+    async with gate(tmp_path, mode=mode) as g:
+        g.api.behave("one", "ok", text="half \ud83d")
+        body = json.dumps(g.body(stream=stream)).replace("say it", r"half \ud83d").encode()
+        answer = await g.client.post(
+            g.path(stream=stream),
+            content=body,
+            headers={"x-api-key": g.token, "content-type": "application/json"},
+        )
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-fallbackd-served-by"] == "one"
+        assert rb"\ud83d" in answer.content
+        assert r"half \ud83d" in json.dumps(g.api.calls("one")[0].body)
+        assert (await g.health("one"))["state"] == "healthy"

@@ -37,6 +37,7 @@ from fallbackd.core.protocol import (
     Reply,
     Usage,
 )
+from fallbackd.lib import foreign_json
 from fallbackd.lib.sse import EventReader, ServerSentEvent
 
 MAX_WHOLE_BYTES = 32 * 1024 * 1024
@@ -388,6 +389,6 @@ class HttpParser:
 
     def _value(self) -> Any:  # any JSON value: it comes from the wire
         try:
-            return msgspec.json.decode(bytes(self._body))
+            return foreign_json.decode(bytes(self._body))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return bytes(self._body[:MAX_ERROR_BYTES]).decode("utf-8", "replace")

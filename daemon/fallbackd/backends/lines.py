@@ -29,6 +29,7 @@ from fallbackd.core.protocol import (
     StreamName,
     Usage,
 )
+from fallbackd.lib import foreign_json
 from fallbackd_conversations.redact import strip_escapes
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
@@ -48,8 +49,6 @@ LONG_PAUSE_S = 55.0
 
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 128 * 1024
-
-_OBJECTS = msgspec.json.Decoder(dict[str, Any])
 
 
 class LineBuffer:
@@ -307,9 +306,10 @@ def read_object(text: str | bytes) -> dict[str, Any] | None:
     if text[:1] not in ("{", b"{"):
         return None
     try:
-        return _OBJECTS.decode(text)
+        value = foreign_json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
+    return value if isinstance(value, dict) else None
 
 
 def fields(value: object) -> dict[str, Any]:

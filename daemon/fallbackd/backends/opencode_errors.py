@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from fallbackd.core.protocol import Evidence
-from fallbackd.lib import loose
+from fallbackd.lib import foreign_json, loose
 
 ErrorFields = Mapping[str, object]
 
@@ -71,6 +71,6 @@ def text_body(text: str) -> object:
 def _json(text: str) -> object:
     """The value that `text` holds, or `text` as it is: bodies are cut off and HTML at times."""
     try:
-        return msgspec.json.decode(text)
+        return foreign_json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return text

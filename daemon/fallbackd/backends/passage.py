@@ -26,6 +26,7 @@ from fallbackd.core.protocol import (
     Reply,
     Usage,
 )
+from fallbackd.lib import foreign_json
 
 MODES: frozenset[ApiMode] = frozenset(
     {"chat_completions", "responses", "messages", "generate_content"}
@@ -92,9 +93,10 @@ def read_body(body: bytes) -> AskedBody:
         Unreadable: It is no JSON object, or they are of another type.
     """
     try:
-        return msgspec.json.decode(body, type=AskedBody)
+        found: AskedBody = foreign_json.decode(body, AskedBody)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable(f"the body is not a request of this API: {error}") from error
+    return found
 
 
 _KEY = re.compile(rb'\s*+[{,]\s*+("[^"\\]*+(?:\\.[^"\\]*+)*+")\s*+:\s*+', re.S)
@@ -111,7 +113,7 @@ def with_model(body: bytes, model: str) -> bytes:
         Unreadable: Its `model` is no string, or a field stands in it twice.
     """
     try:
-        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        fields = foreign_json.decode(body, dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable(f"the body is not a request of this API: {error}") from error
     named = msgspec.json.encode(model)
@@ -138,7 +140,7 @@ def _places(body: bytes, fields: Mapping[str, msgspec.Raw]) -> dict[str, tuple[i
     at = 0
     for _ in fields:
         key = _KEY.match(body, at)
-        name = "" if key is None else msgspec.json.decode(key[1], type=str)
+        name = "" if key is None else foreign_json.decode(key[1], str)
         if key is None or name not in fields or name in found:
             raise Unreadable(_AMBIGUOUS)
         at = key.end() + len(fields[name])

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd.backends.http_endings import DONE
+from fallbackd.lib import foreign_json
 
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 """As in the reader of the events, which refuses a longer one."""
@@ -91,7 +92,7 @@ class Sieve:
         if not data or data == DONE or b"event:" in block:
             return True
         try:
-            piece = msgspec.json.decode(data, type=_Piece)
+            piece = foreign_json.decode(data, _Piece)
         except msgspec.ValidationError:
             return True  # of another shape, which its reader judges
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

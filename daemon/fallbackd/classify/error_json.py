@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from fallbackd.classify.reset_fields import names_spent_window
 from fallbackd.classify.stack_frames import without_frames
+from fallbackd.lib import foreign_json
 
 MAX_DEPTH = 8
 MAX_JSON_LINE_CHARS = 200_000
@@ -339,6 +340,6 @@ def _parse(text: str) -> Any:
     if text[:1] not in ("{", "["):
         return None
     try:
-        return msgspec.json.decode(text.encode("utf-8", "replace"))
+        return foreign_json.decode(text.encode("utf-8", "replace"))
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         return None

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd.backends.passage import Passage
+from fallbackd.lib import foreign_json
 
 _HEADERS = (
     "x-fallbackd-session",
@@ -112,6 +113,6 @@ def _read(data: bytes | msgspec.Raw, kind: Any) -> Any:
     if not data:
         return None
     try:
-        return msgspec.json.decode(data, type=kind)
+        return foreign_json.decode(data, kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None

@@ -13,6 +13,7 @@ import anyio
 import msgspec
 from anyio.streams.memory import MemoryObjectSendStream
 
+from fallbackd.lib import foreign_json
 from fallbackd.ports.opencode import Called, Heard
 
 MAX_WAITING_EVENTS = 10_000
@@ -128,7 +129,7 @@ class PluginLink:
 
 def _called(status: int, text: str) -> Called:
     try:
-        body = msgspec.json.decode(text) if text else None
+        body = foreign_json.decode(text) if text else None
     except (msgspec.DecodeError, RecursionError):
         body = None
         if 200 <= status < 300:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
+from fallbackd.lib import foreign_json
 from fallbackd.lib.sse import EventReader
 from fallbackd.ports.opencode import Called, Heard
 
@@ -81,7 +82,7 @@ class OpencodeLink:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             return Called(status=0, problem=type(error).__name__)
         try:
-            answer = msgspec.json.decode(response.content) if response.content else None
+            answer = foreign_json.decode(response.content) if response.content else None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             answer = None
             if response.is_success and _is_json(response):
@@ -136,7 +137,7 @@ def _words(answer: object) -> str:
 
 def _heard(data: bytes) -> Heard | None:
     try:
-        found = msgspec.json.decode(data)
+        found = foreign_json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if not isinstance(found, dict):

@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from fallbackd.core.protocol import Chunk, Exit, ProcessExit
+from fallbackd.lib import foreign_json
 from fallbackd.ports.clock import Clock
 from fallbackd.transports.opencode.endings import without_server
 from fallbackd.transports.opencode.link import CallFailed
@@ -111,7 +112,7 @@ class TakenUpPrompt(RunningPrompt):
 
     def _recall(self, chunk: Chunk) -> None:
         try:
-            event = msgspec.json.decode(chunk.data)
+            event = foreign_json.decode(chunk.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return  # cut off where the log was full
         if isinstance(event, dict) and isinstance(event.get("properties"), dict):

@@ -8,6 +8,7 @@ from fallbackd.backends.http_endings import is_broken_off
 from fallbackd.backends.http_shapes import first_choice
 from fallbackd.backends.lines import fields, words
 from fallbackd.fronts.gateway.translate import tables
+from fallbackd.lib import foreign_json
 
 
 class Untranslatable(ValueError):
@@ -95,7 +96,7 @@ def _tool_use(call: dict[str, Any]) -> dict[str, Any] | None:
     """None: its arguments cannot be read."""
     function = fields(call.get("function"))
     try:
-        given = msgspec.json.decode(words(function.get("arguments")) or "{}")
+        given = foreign_json.decode(words(function.get("arguments")) or "{}")
     except (msgspec.DecodeError, RecursionError):
         return None
     if not isinstance(given, dict):

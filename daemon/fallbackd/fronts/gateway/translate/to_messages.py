@@ -9,6 +9,7 @@ from fallbackd.backends.lines import fields, words
 from fallbackd.backends.passage import Unreadable
 from fallbackd.fronts.gateway.translate.losses import Losses
 from fallbackd.fronts.gateway.translate.tables import tool_id
+from fallbackd.lib import foreign_json
 
 _CARRIED = frozenset(
     {
@@ -126,7 +127,7 @@ def _call(call: dict[str, Any], lost: Losses) -> dict[str, Any]:
 def _input(arguments: str, lost: Losses) -> dict[str, Any]:
     """Arguments are a text there, which a model may have got wrong."""
     try:
-        found = msgspec.json.decode(arguments or "{}")
+        found = foreign_json.decode(arguments or "{}")
     except (msgspec.DecodeError, RecursionError):
         found = None
     if isinstance(found, dict):
