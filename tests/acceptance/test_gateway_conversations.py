@@ -1,11 +1,15 @@
 """Where a conversation stays, what moves it, and which model a mark is about."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
 import httpx2
 import pytest
-from tests.support.gateway import Gate, gate
+from tests.support.daemon import HANG_S
+from tests.support.gateway import Gate, gate, read_into
 
 S = {"x-fallbackd-session": "s"}
 THIRD = """
@@ -127,3 +131,71 @@ async def test_two_models_of_one_backend_are_two_candidates(tmp_path: Path) -> N
         answer = await ask(g, "twice")
         assert answer.headers["x-fallbackd-model"] == "another"
         assert [one.model for one in g.api.calls("one")] == ["model-of-one", "another"]
+
+
+@asynccontextmanager
+async def under_way(g: Gate, **headers: str) -> AsyncIterator[None]:
+    """A stream of the conversation has begun, and does not end."""
+    got = bytearray()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(read_into, got, g, **S, **headers))
+        with anyio.fail_after(HANG_S):
+            while not got:
+                await anyio.sleep(0.02)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def test_consent_of_one_call_lets_no_other_of_its_conversation_cost_money(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path, second_cost="metered") as g:
+        g.api.behave("one", "429", retry_after_s=3600)
+        g.api.behave("two", "hang_mid")
+        async with under_way(g, **{"x-fallbackd-allow-metered": "1"}):
+            assert (await ask(g, **S)).status_code == 402
+        assert len(g.api.calls("two")) == 1
+
+
+async def test_what_one_call_has_tried_is_asked_by_another_of_its_conversation(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path) as g:
+        g.api.behave("one", "503")
+        g.api.behave("two", "hang_mid")
+        async with under_way(g):
+            await g.daemon.client.call("health", {"action": "clear"})
+            g.api.behave("one", "ok")
+            g.api.behave("two", "503")
+            assert await served(g, **S) == "one"
+
+
+async def test_calls_count_for_the_cap_of_an_hour_as_delegations_do(tmp_path: Path) -> None:
+    async with gate(tmp_path, first="hourly_cap = 3") as g:
+        assert [await served(g) for _ in range(5)] == ["one"] * 3 + ["two"] * 2
+        assert (await g.health("one"))["reason"] == "local_budget"
+
+
+async def test_a_conversation_stays_with_one_account_of_its_backend(tmp_path: Path) -> None:
+    keys = 'credentials = [{label = "k1", env = "K1"}, {label = "k2", env = "K2"}]'
+    first = f'{keys}\ncredential_strategy = "round_robin"'
+    env = {"K1": "key-one-0123456789", "K2": "key-two-0123456789"}
+    async with gate(tmp_path, first=first, env=env) as g:
+        for _ in range(3):
+            assert await served(g, **S) == "one"
+        assert len({one.credential for one in g.api.calls("one")}) == 1
+        for _ in range(2):
+            assert await served(g) == "one"
+        assert len({one.credential for one in g.api.calls("one")}) == 2
+
+
+async def test_two_chains_of_one_conversation_go_their_own_ways(tmp_path: Path) -> None:
+    chains = """
+big = [{ backend = "one", model = "A" }, "two"]
+small = [{ backend = "one", model = "B" }, "two"]
+"""
+    async with gate(tmp_path, chains=chains) as g:
+        g.api.behave("one", "refuse", model="A", status=400, message="Unknown parameter: 'foo'")
+        assert [await served(g, name, **S) for name in ("small", "big", "small")] == [
+            *("one", "two", "one")
+        ]

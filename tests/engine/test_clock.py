@@ -20,7 +20,10 @@ from tests.support.running_engine import (
 from tests.support.scripts import runs_of, script
 
 from fallbackd.core.effects import WakeAt
-from fallbackd.core.ids import DelegationId
+from fallbackd.core.events import Reported
+from fallbackd.core.ids import BackendId, DelegationId
+from fallbackd.core.protocol import Evidence
+from fallbackd.engine import callers
 from fallbackd.engine.requests import NewWork
 from fallbackd.engine.ticker import run_ticker, tick
 from fallbackd.engine.timers import Wakes
@@ -317,3 +320,19 @@ async def test_ended_work_leaves_nothing_behind_in_the_engine(tmp_path: Path) ->
         assert engine._live == {}
         assert engine._wakes._current == {}
         assert runs_of(tmp_path, "a") == 0
+
+
+@pytest.mark.parametrize("by_s", [DAY_S, -7200.0])
+async def test_what_a_provider_states_counts_from_the_clock_as_it_is_set_by_then(
+    tmp_path: Path, by_s: float
+) -> None:
+    clock = ManualClock()
+    seen = Reported(outcome="failure", backend=BackendId("a"))
+    limited = Evidence(http_status=429, headers={"retry-after": "600"}, stream="http")
+    async with engine_in(tmp_path, settings(of(tmp_path, "a", ANSWERS)), clock=clock) as engine:
+        clock.set_wall(by_s)
+        await callers.report(engine, seen, evidence=limited)
+        (until_at,) = (
+            one.outage.until_at for one in engine.store.peek().health.values() if one.outage
+        )
+        assert until_at == pytest.approx(clock.now() + 600, abs=HANG_S)

@@ -31,3 +31,12 @@ def test_a_long_name_of_a_model_is_kept_in_part() -> None:
     assert MAX_ASKED_CHARS == 200
     record.note("Resolved", "no backend for " + "m" * 70_000, at=2.0)
     assert len(record.steps[0].text) == MAX_TEXT_CHARS
+
+
+def test_a_call_that_is_under_way_while_the_clock_is_set_lasts_as_long_as_it_did() -> None:
+    kept = Exchanges()
+    before = kept.begin("1", api="messages", asked="team", at=1.0)
+    kept.end(before, "succeeded", at=2.0)
+    running = kept.begin("2", api="messages", asked="team", at=10.0)
+    kept.shift(7200.0)
+    assert (before.began_at, running.began_at) == (1.0, 7210.0)

@@ -129,6 +129,9 @@ class ScriptedEngine:
     def snapshot(self) -> Snapshot:
         return self.store.peek()
 
+    async def follow_clock(self) -> None:
+        """It is never set."""
+
     async def delegate(self, work: NewWork) -> Delegation:
         if self.before_delegate is not None:
             await self.before_delegate()

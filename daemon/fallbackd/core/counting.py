@@ -26,12 +26,8 @@ class Meters(dict[BackendId, Meter]):
         return (self[backend] for backend in self._changed)
 
     def count_start(self, backend: BackendId, *, is_first: bool) -> None:
-        self.put(meter.started(self.get(backend), backend, now=self._now))
-        self.count_demand(backend, is_first=is_first)
-
-    def count_demand(self, backend: BackendId, *, is_first: bool) -> None:
         """A call is made now. Those beyond the first share the budget of the host for retries."""
-        used = self.get(backend)
+        used = meter.started(self.get(backend), backend, now=self._now)
         self.put(meter.demanded(used, backend, is_first=is_first, now=self._now))
 
     def count_credential(self, backend: BackendId, credential: str | None) -> None:

@@ -179,6 +179,9 @@ class ResolveRequested(Struct, frozen=True, kw_only=True, tag="resolve_requested
     """Minted by the engine where the caller wants to make the call itself."""
     owner: str | None = None
     """Who that is, in a word for people."""
+    keeps_turn: bool = False
+    """The caller says its turn with each report. Calls of its session overlap, and none goes on
+    with what another has tried or may do."""
     luck: float = 0.5
 
 

@@ -313,6 +313,8 @@ class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The latest message whose usage was counted. Ids ascend."""
     answered_model: str | None = None
     """The model with which `answered_by` answered."""
+    answered_credential: str | None = None
+    """The credential of that, where the session keeps to it."""
     author_family: str | None = None
     """Of the model that last answered here in a creative role; `?`: not known. None: none did."""
     answers: int = 0

@@ -84,6 +84,8 @@ class Turn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_tokens: int | None = None
     at_server: bool = False
     """Models of a running opencode server are asked for."""
+    is_own: bool = False
+    """Kept by its caller, and not with the session, whose calls overlap."""
     inherited_tried: tuple[str, ...] = ()
     """Keys of candidates that were tried for the work of which this is a part."""
     tried: tuple[Tried, ...] = ()

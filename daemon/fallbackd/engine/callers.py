@@ -71,6 +71,7 @@ async def report(
     """
     failure = None
     if seen.outcome == "failure":
+        await engine.follow_clock()  # what the evidence states counts from now
         failure = _failure(engine, evidence, seen.backend)
     is_network = failure is not None and failure.reason is Reason.NETWORK
     event = structs.replace(

@@ -108,6 +108,12 @@ class Exchanges:
             self._all_ended.set()
             self._all_ended = None
 
+    def shift(self, by_s: float) -> None:
+        """The wall clock was set by so much: what is under way has begun by the new one."""
+        for name in self._running:
+            if (record := self._kept.get(name)) is not None:
+                record.began_at += by_s
+
     async def until_ended(self) -> None:
         """Returns when no call is under way."""
         while self._running:

@@ -244,6 +244,7 @@ class Performer:
         self.shifted_s += by_s
         self._wakes.shift(by_s)
         self.started_at += by_s
+        self.exchanges.shift(by_s)
         for live in self._live.values():
             live.shift(by_s)
         stepped = ClockStepped(by_s=by_s, facts=self.clock_facts())

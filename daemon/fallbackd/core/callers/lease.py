@@ -192,7 +192,7 @@ def answer_of(
         found = resolution_of(turn.candidates, resolved)
     found = leased(case, found, choice, event.next_lease, owner=event.owner)
     if event.next_lease is not None:
-        case.meters.count_demand(choice.backend.id, is_first=False)
+        case.meters.count_start(choice.backend.id, is_first=False)
     case.meters.count_credential(choice.backend.id, counted_credential(choice))
     return ReportAnswer(
         failure=failure,

@@ -15,12 +15,13 @@ from fallbackd.core.callers.lease import (
     resolution_of,
     tried_by,
 )
+from fallbackd.core.callers.staleness import is_stale, lease_of, with_attempt
 from fallbackd.core.case import Case
 from fallbackd.core.changes import Decision, Rejection
 from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.failures import Failure
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.ids import AttemptId, SessionId, is_lease
+from fallbackd.core.ids import SessionId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
 from fallbackd.core.records import Session
 from fallbackd.core.routing.candidates import candidates_for, find_role
@@ -66,7 +67,7 @@ def resolve_requested(case: Case, event: ResolveRequested) -> Decision:
         turn = named(case, turn, choice)
         found = structs.replace(found, turn=turn)
         if is_taken:
-            case.meters.count_demand(choice.backend.id, is_first=True)
+            case.meters.count_start(choice.backend.id, is_first=True)
         case.meters.count_credential(choice.backend.id, counted_credential(choice))
     if event.session is not None and _is_entered(event, session, resolved):
         _enter(case, event, event.session, candidates, turn, choice)
@@ -81,13 +82,13 @@ def _asked(
     case: Case, event: ResolveRequested, candidates: tuple[Entry, ...], session: Session | None
 ) -> Turn:
     """The turn that the session is in the middle of, where the request continues it; else a new."""
-    turn = _open_turn(case, session, at=case.now)
+    turn = None if event.keeps_turn else _open_turn(case, session, at=case.now)
     if turn is not None and event.backend is None and turn.candidates == candidates:
         return turn
     differs_from = event.differs_from
     if differs_from is None and event.session is None and event.lease is None:
         differs_from = ()  # only a look, in no conversation: there is no author to differ from
-    return turn_for(
+    turn = turn_for(
         case,
         candidates,
         None if event.role is None else find_role(case.policy, event.role),
@@ -96,6 +97,7 @@ def _asked(
         allow_metered=event.allow_metered,
         differs_from=differs_from,
     )
+    return structs.replace(turn, is_own=event.keeps_turn)
 
 
 def _enter(
@@ -120,8 +122,13 @@ def _enter(
     used_at = case.now if is_taken or known is None else known.last_used_at
     session = structs.replace(session, last_used_at=used_at, turn=None)
     if is_taken and choice is not None and choice.backend.kind != IN_SESSION_KIND:
-        session = structs.replace(on_candidate(session, choice), turn=turn)
+        session = structs.replace(on_candidate(session, choice), turn=_kept(turn))
     case.keep_session(session)
+
+
+def _kept(turn: Turn | None) -> Turn | None:
+    """What the session knows of a turn."""
+    return None if turn is None or turn.is_own else turn
 
 
 def _is_entered(event: ResolveRequested, session: Session | None, resolved: Resolved) -> bool:
@@ -158,12 +165,12 @@ def reported(case: Case, event: Reported) -> Decision:
             credential=event.credential,
         )
     for _ in range(event.further):
-        case.meters.count_demand(backend.id, is_first=False)
+        case.meters.count_start(backend.id, is_first=False)
     session = case.snapshot.session
-    is_stale = _is_stale(case, event, session)
+    is_left = is_stale(case, event, session)
     turn = _turn_of(case, event, session)
     event = _with_candidate(event, backend, session, turn)
-    lease = _lease_of(event)
+    lease = lease_of(event)
     is_late = lease is not None and not case.give_back(lease)
     if event.outcome == "released":
         return _released(case, session)
@@ -175,18 +182,14 @@ def reported(case: Case, event: Reported) -> Decision:
         return _too_late(case, event, backend, session, turn)
     if event.outcome == "success":
         return _reported_success(case, event, backend, session)
-    if session is not None and is_stale:
+    is_own = event.turn is not None and event.turn.is_own
+    if session is not None and is_left and not is_own:
         if event.turn is not None and event.next_lease is not None:
             return _too_late(case, event, backend, session, turn)
         return _ignored(case, event, session)
-    return _reported_failure(case, event, backend, session, turn, was_trial=bool(lease))
-
-
-def _lease_of(event: Reported) -> AttemptId | None:
-    """The lease under which the call was made, which its caller may give as the attempt."""
-    if event.lease is None and event.attempt is not None and is_lease(event.attempt):
-        return event.attempt
-    return event.lease
+    return _reported_failure(
+        case, event, backend, session, turn, was_trial=bool(lease), is_left=is_left
+    )
 
 
 def _ignored(case: Case, event: Reported, session: Session) -> Decision:
@@ -265,7 +268,7 @@ def _too_late(
 
 def _served(case: Case, session: Session, backend: Backend, event: Reported) -> Session:
     returned = backend.id == session.original
-    turn = session.turn
+    turn = event.turn or session.turn
     known = session.role if turn is None else turn.role
     role = role_counting(case.policy, known)
     if role is not None:
@@ -279,6 +282,7 @@ def _served(case: Case, session: Session, backend: Backend, event: Reported) -> 
         current=backend.id,
         answered_by=backend.id,
         answered_model=event.model,
+        answered_credential=event.credential if turn is not None and turn.is_own else None,
         turn=None,
         depth=0 if returned else session.depth,
         notices_sent=() if returned else session.notices_sent,
@@ -294,7 +298,9 @@ def _reported_failure(
     turn: Turn | None,
     *,
     was_trial: bool,
+    is_left: bool,
 ) -> Decision:
+    """Where the session has left the candidate, it is evidence of that, and moves nothing."""
     failure = event.failure
     session = charged(case, session or _begun(case, event, backend), backend.id, event.usage)
     if failure is None:
@@ -315,10 +321,12 @@ def _reported_failure(
         denied(case, following)
     answer = answer_of(case, event, turn, failure, following, halt)
     if session is not None:
-        session = missed(case, turn, _with_attempt(session, event), event)
-        if following is not None and following.moves:
+        if not is_left:
+            session = missed(case, turn, with_attempt(session, event), event)
+        if following is not None and following.moves and not is_left:
             session = moved_on(case, session, backend, following, failure)
-        case.keep_session(structs.replace(session, turn=answer.turn, last_used_at=case.now))
+        kept = _kept(answer.turn)
+        case.keep_session(structs.replace(session, turn=kept, last_used_at=case.now))
     return case.finish(answer=answer)
 
 
@@ -349,52 +357,3 @@ def _is_repeated(
         credential=event.credential,
         started_at=event.started_at,
     )
-
-
-def _with_attempt(session: Session, event: Reported) -> Session:
-    """With the attempt that the caller names, where no attempt of ours holds the session."""
-    if session.attempt is not None or event.attempt is None:
-        return session
-    return structs.replace(session, reported_attempt=event.attempt)
-
-
-def _is_stale(case: Case, event: Reported, session: Session | None) -> bool:
-    """
-    Whether a report is about a candidate that was left before the call began. One that names no
-    attempt means the current candidate, except right after a move where that is not certain: a
-    delegation holds the session, or the move was to another model of the same backend.
-    """
-    if session is None:
-        return False
-    if event.backend != session.current:
-        return _was_left(event, session)
-    if event.model is not None and session.current_model not in (None, event.model):
-        return True
-    if _lease_of(event) is not None:
-        return False  # one that is held: a late one has been turned away before
-    if event.attempt is None:
-        return _is_near_a_move(case, session) and _is_unclear(event, session)
-    if session.attempt is not None:
-        return event.attempt != session.attempt
-    # Callers that make the calls themselves name them by themselves.
-    return event.attempt == session.reported_attempt and _is_near_a_move(case, session)
-
-
-def _was_left(event: Reported, session: Session) -> bool:
-    """Whether the session has moved away from the backend since the call began."""
-    last_at = session.last_fallback_at or 0.0
-    if event.started_at is not None and event.started_at > last_at:
-        return False
-    return any(hop.from_backend == event.backend for hop in session.hops)
-
-
-def _is_near_a_move(case: Case, session: Session) -> bool:
-    last_at = session.last_fallback_at
-    return last_at is not None and 0 <= case.now - last_at < case.policy.defaults.dedup_window_s
-
-
-def _is_unclear(event: Reported, session: Session) -> bool:
-    """Whether a report without an attempt may be about the candidate that was left."""
-    last = session.hops[-1] if session.hops else None
-    is_swap = last is not None and last.from_backend == last.to_backend == session.current
-    return session.running is not None or (is_swap and event.model is None)

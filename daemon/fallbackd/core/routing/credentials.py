@@ -23,6 +23,7 @@ def pick(
     used: Meter | None,
     *,
     only: str | None = None,
+    kept: str | None = None,
     without: frozenset[str] = frozenset(),
     now: float,
     luck: float,
@@ -32,6 +33,7 @@ def pick(
 
     Args:
         only: This one, whatever the strategy says.
+        kept: This one while it is free, whatever the strategy says.
         without: Those that have failed already for the work at hand.
         luck: In [0, 1), for the strategy `random`.
     """
@@ -44,6 +46,8 @@ def pick(
     free = tuple(label for label in labels if ranks[label][0] == 0)
     if not free:
         return min(labels, key=ranks.__getitem__)
+    if kept in free:
+        return kept
     return _by_strategy(backend, free, used, luck=luck)
 
 

@@ -38,6 +38,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """Session affinity, or the way back up: before the others of its state."""
     preferred_model: str | None = None
     """Which of its models, where the chain has several."""
+    preferred_credential: str | None = None
+    """Which of its credentials, while it is free."""
     limits: Limits = FREE
     local_only: bool = False
     """This machine has no network: only candidates on this machine."""
@@ -181,6 +183,7 @@ def _credential_of(
         health,
         meters.get(found.backend.id),
         only=request.credential,
+        kept=request.preferred_credential if request.preferred == found.backend.id else None,
         without=request.without,
         now=now,
         luck=request.luck,

@@ -165,7 +165,11 @@ def staying(
         idle_s = known.idle_s
     never_returns = known is not None and known.return_policy == "new_session"
     if never_returns or case.now - session.last_used_at < idle_s:
-        return structs.replace(request, preferred=session.answered_by)
+        return structs.replace(
+            request,
+            preferred=session.answered_by,
+            preferred_credential=session.answered_credential,
+        )
     return request
 
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd.backends.passage import Passage
+from fallbackd.fronts.gateway.routes import CHAIN
 from fallbackd.lib import foreign_json
 
 _HEADERS = (
@@ -46,17 +47,13 @@ class _Metadata(Struct):
     session_id: str | None = None
 
 
-def session_of(
-    named: Mapping[str, str], asked: Passage, body: bytes, *, model: str | None = None
-) -> str | None:
+def session_of(named: Mapping[str, str], asked: Passage, body: bytes) -> str | None:
     """
     The session of a conversation; None: the request stands alone.
 
-    What callers send is hashed: it may be an account of theirs, and is of any length.
-
-    Args:
-        model: That the caller names by its real id. A program asks several of them in one
-            conversation, each with a cache of its own.
+    What callers send is hashed: it may be an account of theirs, and is of any length. Each name of
+    a model or a chain has a session of its own: a program asks for several in one conversation,
+    each with a cache of its own.
     """
     if asked.side:
         return None
@@ -67,8 +64,8 @@ def session_of(
         found = _in_body(body)
     if not found:
         return None
-    if model is not None:
-        found = f"{found}\n{model}"
+    if name := named.get(CHAIN) or asked.model:
+        found = f"{found}\n{name}"
     return "gateway-" + hashlib.sha256(found.encode()).hexdigest()[:16]
 
 

@@ -123,7 +123,7 @@ class Exchange:
         self._headers[HOP] = next_hop(self._named)
         found, entries, credential = self._fitting()
         body = self._body.plain or b""
-        session = session_of(self._named, self._asked, body, model=found.model)
+        session = session_of(self._named, self._asked, body)
         asks = self._asks(found, entries, credential, session)
         self._record.requested = entries[0].backend
         chosen = await self._resolve(asks)
@@ -230,7 +230,7 @@ class Exchange:
     async def _resolve(self, asks: Mapping[str, Any]) -> Resolution:
         chosen = await callers.resolve(
             self._engine,
-            ResolveRequested(**asks),
+            ResolveRequested(**asks, keeps_turn=True),
             lease=self._asked.generates,
             outlives="nothing",
         )
