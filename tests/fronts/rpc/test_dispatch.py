@@ -151,6 +151,14 @@ async def test_bad_utf8_in_params_is_a_parse_error_under_its_id(bench: Bench) ->
     assert answer["error"]["code"] == -32700
 
 
+async def test_half_a_character_is_read_as_a_mark_in_its_place(bench: Bench) -> None:
+    """JavaScript writes it where a text was cut."""
+    answer = await bench.call("delegate", prompt="cut \ud83d", backend="codex")
+    assert answer["result"]
+    (work,) = bench.engine.works
+    assert work.prompt == "cut \ufffd"
+
+
 async def test_a_batch_is_answered_by_an_array_without_its_notifications(bench: Bench) -> None:
     answer = await bench.line(
         json.dumps(

@@ -21,6 +21,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd.fronts.rpc.errors import RpcError, error_of, invalid_params, refuse_misspelt
+from fallbackd.lib.foreign_json import without_halves
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Id, Request, encode_error, encode_result
 
@@ -90,7 +91,8 @@ class Dispatcher:
                 return self._batch(line, caller)
             return _not_a_request(line, error)
         except NOT_JSON as error:
-            return _not_json(line, error)
+            whole = without_halves(line)
+            return _not_json(line, error) if whole == line else self.take(whole, caller)
         except RecursionError:
             return _too_deep()
         return self._request(request, caller)
