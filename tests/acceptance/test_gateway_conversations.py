@@ -174,6 +174,8 @@ async def test_calls_count_for_the_cap_of_an_hour_as_delegations_do(tmp_path: Pa
     async with gate(tmp_path, first="hourly_cap = 3") as g:
         assert [await served(g) for _ in range(5)] == ["one"] * 3 + ["two"] * 2
         assert (await g.health("one"))["reason"] == "local_budget"
+        used = (await g.daemon.client.call("usage", {"backend": "one"}))["usage"]
+        assert {(one["attempts"], one["successes"], one["failures"]) for one in used} == {(3, 3, 0)}
 
 
 async def test_a_conversation_stays_with_one_account_of_its_backend(tmp_path: Path) -> None:

@@ -207,10 +207,17 @@ def _reported_success(
     case: Case, event: Reported, backend: Backend, session: Session | None
 ) -> Decision:
     _prove(case, event, backend)
+    _count_end(case, event, "succeeded")
     session = charged(case, session, backend.id, event.usage)
     if session is not None:
         case.keep_session(_served(case, session, backend, event))
     return case.finish(answer=ReportAnswer())
+
+
+def _count_end(case: Case, event: Reported, state: str) -> None:
+    """Of a call whose caller says all that becomes of it."""
+    if event.turn is not None and event.turn.is_own:
+        case.meters.count_end(event.backend, state)
 
 
 def _prove(case: Case, event: Reported, backend: Backend) -> None:
@@ -302,6 +309,7 @@ def _reported_failure(
 ) -> Decision:
     """Where the session has left the candidate, it is evidence of that, and moves nothing."""
     failure = event.failure
+    _count_end(case, event, "failed")
     session = charged(case, session or _begun(case, event, backend), backend.id, event.usage)
     if failure is None:
         if session is not None:
