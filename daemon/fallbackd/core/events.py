@@ -180,8 +180,8 @@ class ResolveRequested(Struct, frozen=True, kw_only=True, tag="resolve_requested
     owner: str | None = None
     """Who that is, in a word for people."""
     keeps_turn: bool = False
-    """The caller says its turn with each report. Calls of its session overlap, and none goes on
-    with what another has tried or may do."""
+    """The caller says its turn with each report. Calls of its session overlap, and what one has
+    tried or may do is not the other's."""
     luck: float = 0.5
 
 
