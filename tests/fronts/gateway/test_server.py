@@ -1,5 +1,6 @@
 """HTTP towards callers who are slow, silent, too long, or gone."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -70,14 +71,30 @@ async def everything(stream: anyio.abc.ByteReceiveStream) -> bytes:
         return found
 
 
+async def said_by(stream: anyio.abc.ByteReceiveStream) -> None:
+    """Returns at the end of an answer, behind which the connection is kept."""
+    got = b""
+    while b"said\r\n0\r\n\r\n" not in got:
+        got += await stream.receive()
+
+
+async def read_by(peer: socket.socket) -> bytes:
+    """To the end of the connection."""
+    found = b""
+    try:
+        while data := await asyncio.get_running_loop().sock_recv(peer, 65536):
+            found += data
+    except ConnectionError:
+        pass
+    return found
+
+
 async def test_a_connection_is_kept_for_the_next_request() -> None:
     asked = Asked()
     async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
         for number in (1, 2):
             await peer.send(POST)
-            got = b""
-            while b"said\r\n0\r\n\r\n" not in got:
-                got += await peer.receive()
+            await said_by(peer)
             assert len(asked.heads) == number
 
 
@@ -91,12 +108,50 @@ async def test_connections_without_a_request_make_room_for_further_ones(
         for _ in range(4):
             peer = await open_ones.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
             await peer.send(POST)
-            got = b""
-            while b"said\r\n0\r\n\r\n" not in got:
-                got += await peer.receive()
+            await said_by(peer)
             peers.append(peer)
         for peer in peers[:2]:
             assert await everything(peer) == b""
+
+
+async def test_connections_that_have_sent_nothing_make_room_too_the_oldest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(server, "HEAD_LIMIT_S", HANG_S * 9)
+    asked = Asked()
+    async with serving(asked) as port, AsyncExitStack() as open_ones:
+        peers = [
+            await open_ones.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
+            for _ in range(3)
+        ]
+        await peers[0].send(POST)  # idle anew behind its answer, so the last to be closed
+        await said_by(peers[0])
+        for closed in (peers[1], peers[2], peers[0]):
+            peer = await open_ones.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
+            assert await everything(closed) == b""
+            await peer.send(POST)
+            await said_by(peer)
+
+
+async def test_a_request_that_has_come_and_is_not_read_yet_keeps_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 1)
+    asked = Asked()
+    with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        for peer in (first, second):  # both are there before anything is read
+            peer.connect(listener.getsockname())
+            peer.sendall(POST.replace(b"host: x", b"host: x\r\nconnection: close"))
+            peer.setblocking(False)
+        with anyio.fail_after(HANG_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(GatewayServer(asked.answer, allows=lambda _: True).serve, listener)
+                got = [await read_by(peer) for peer in (first, second)]
+                tasks.cancel_scope.cancel()
+    assert [b"said" in one for one in got] == [True, False]
 
 
 async def test_a_request_that_is_arriving_keeps_its_connection(

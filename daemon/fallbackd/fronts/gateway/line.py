@@ -267,6 +267,8 @@ class CallerLine(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        if self._is_over:  # it was closed before it could be read
+            transport.close()
 
     def data_received(self, data: bytes) -> None:
         left: bytes | None = data

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import structlog
 
 from fallbackd.fronts.gateway.answers import Aborted
@@ -38,8 +39,8 @@ class GatewayServer:
         self._handle = handle
         self._allows = allows
         self._open = 0
-        self._idle: dict[CallerLine, None] = {}
-        """Kept for a next request, the longest idle first."""
+        self._idle: dict[CallerLine, socket.socket] = {}
+        """Without a request so far, or since their last answer; the longest idle first."""
 
     async def serve(self, listener: socket.socket) -> None:
         """Until cancelled. The listener is closed then."""
@@ -57,6 +58,7 @@ class GatewayServer:
                             await anyio.sleep(0.1)
                         continue
                     self._take(accepted, tasks)
+                    await anyio.lowlevel.checkpoint()  # those that were closed for it go first
         finally:
             listener.close()
 
@@ -68,26 +70,28 @@ class GatewayServer:
             return
         port = None if is_unix else int(accepted.getsockname()[1])
         accepted.setblocking(False)
+        line = CallerLine(port)
         self._open += 1
-        tasks.start_soon(self._serve_one, accepted, port)
+        self._idle[line] = accepted
+        tasks.start_soon(self._serve_one, line, accepted)
 
     def _made_room(self) -> bool:
         """Close the connection that has been idle longest. False: all are in use."""
-        line = next((one for one in self._idle if one.is_idle), None)
+        found = self._idle.items()
+        line = next((one for one, on in found if one.is_idle and not _has_unread(on)), None)
         if line is None:
             return False
         del self._idle[line]
         line.close()
         return True
 
-    async def _serve_one(self, accepted: socket.socket, port: int | None) -> None:
-        line = CallerLine(port)
+    async def _serve_one(self, line: CallerLine, accepted: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: line, accepted)
             idle_s = HEAD_LIMIT_S
             while await self._answer_next(line, idle_s=idle_s):
                 idle_s = IDLE_S
-                self._idle[line] = None
+                self._idle[line] = accepted
         except OSError:
             pass  # the caller has gone
         except Exception:
@@ -110,3 +114,11 @@ class GatewayServer:
             except (Aborted, anyio.EndOfStream):
                 is_aborted = True
         return await line.end_answer(is_aborted=is_aborted)
+
+
+def _has_unread(connection: socket.socket) -> bool:
+    """Whether bytes have come that the event loop has not read yet."""
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except OSError:  # none so far, or it is closed
+        return False
