@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import anyio
 import anyio.abc
@@ -35,6 +36,7 @@ class Asked:
         self.floods = False
 
     async def answer(self, request: HeadIn, line: RequestLine) -> None:
+        self.line = line
         self.heads.append(request)
         self.bodies.append(await line.body(100))
         self.begun.set()
@@ -50,14 +52,18 @@ class Asked:
 
 
 @asynccontextmanager
-async def serving(asked: Asked) -> AsyncIterator[int]:
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+async def serving(asked: Asked, path: Path | None = None) -> AsyncIterator[int]:
+    """
+    Yields:
+        The port; 0 for a Unix socket.
+    """
+    listener = socket.socket(socket.AF_INET if path is None else socket.AF_UNIX)
+    listener.bind(("127.0.0.1", 0) if path is None else str(path))
     listener.listen()
     with anyio.fail_after(HANG_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(GatewayServer(asked.answer, allows=lambda _: True).serve, listener)
-            yield listener.getsockname()[1]
+            yield listener.getsockname()[1] if path is None else 0
             tasks.cancel_scope.cancel()
 
 
@@ -390,6 +396,69 @@ async def test_a_caller_who_hangs_up_ends_its_request() -> None:
             await asked.begun.wait()
         with anyio.fail_after(1):
             await asked.left.wait()
+
+
+LONG = POST.replace(b"length: 2", b"length: 30000")[:-2] + b" " * 30_000
+
+
+@pytest.mark.parametrize("most", [caller_line.MAX_AHEAD_BYTES, 100])
+@pytest.mark.parametrize("ahead", [POST * 3, b"garbage\r\n\r\n" * 9, LONG, POST * 500, OFFERS])
+@pytest.mark.parametrize("way", [socket.AF_INET, socket.AF_UNIX])
+async def test_a_caller_who_hangs_up_behind_what_it_sent_ahead_ends_its_request(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: int, ahead: bytes, most: int
+) -> None:
+    monkeypatch.setattr(caller_line, "MAX_AHEAD_BYTES", most)
+    asked = Asked()
+    asked.keeps_silent = True
+    path = None if way == socket.AF_INET else tmp_path / "socket"
+    async with serving(asked, path) as at:
+        connect = anyio.connect_tcp("127.0.0.1", at) if at else anyio.connect_unix(str(path))
+        async with await connect as peer:
+            await peer.send(POST + ahead)
+            await asked.begun.wait()
+        await asked.left.wait()
+    assert len(asked.heads) == 1
+
+
+async def test_what_a_caller_sends_ahead_is_held_up_to_a_bound() -> None:
+    asked = Asked()
+    asked.keeps_silent = True
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+
+        async def flood() -> None:
+            while True:
+                await peer.send(POST * 5000)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(flood)
+            await asked.begun.wait()
+            line = asked.line
+            assert isinstance(line, caller_line.CallerLine)
+            while line._watch is None:
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        packet = 256 * 1024  # is the most that asyncio reads at once
+        assert len(line._ahead) <= caller_line.MAX_AHEAD_BYTES + packet
+        assert len(line._waiting) <= 1 + caller_line.FED_BYTES // len(POST)
+
+
+@pytest.mark.parametrize("most", [caller_line.MAX_AHEAD_BYTES, 100])
+async def test_what_a_caller_sends_ahead_is_answered_to_the_last_request(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(caller_line, "MAX_AHEAD_BYTES", most)
+    asked = Asked()
+    last = POST.replace(b"host: x", b"host: x\r\nconnection: close")
+    offering = POST.replace(b"host: x\r\n", b"host: x\r\n" + OFFERS)
+    long = POST.replace(b"length: 2", b"length: 90") + b" " * 88
+    async with (
+        serving(asked) as port,
+        await anyio.connect_tcp("127.0.0.1", port) as peer,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(peer.send, (POST * 3 + long + offering) * 1000 + last)
+        assert (await everything(peer)).count(b"said\r\n0\r\n\r\n") == 5001
+    assert asked.bodies == ([b"{}"] * 3 + [b"{}" + b" " * 88, b"{}"]) * 1000 + [b"{}"]
 
 
 async def test_a_caller_who_stops_reading_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

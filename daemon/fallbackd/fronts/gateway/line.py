@@ -17,13 +17,16 @@ import httptools
 
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, ToCaller
 from fallbackd.fronts.gateway.incoming import HeadIn, IncomingRequest
+from fallbackd.lib.hangups import HangUpWatch
 
 MAX_HEAD_BYTES = 64 * 1024
 BODY_LIMIT_S = 120.0
 SLOW_READER_S = 60.0
 FAREWELL_S = 2.0
 MAX_AHEAD_BYTES = 256 * 1024
-"""Of a body that is not asked for yet."""
+"""Of what is not asked for yet: a body, and what stands behind the next request."""
+FED_BYTES = 16 * 1024
+"""At once, to the parser: a packet may hold thousands of requests."""
 
 _REASONS = {one.value: one.phrase.encode() for one in HTTPStatus}
 _UNWRITABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -55,6 +58,8 @@ class CallerLine(asyncio.Protocol):
         self._head_bytes = 0
         """That have arrived since the last request was whole."""
         self._waiting: deque[IncomingRequest] = deque()
+        self._ahead = bytearray()
+        """What has come behind them, as it came."""
         self._now = self._coming
         """The one that is answered."""
         self._refused: int | None = None
@@ -62,13 +67,14 @@ class CallerLine(asyncio.Protocol):
         self._is_gone = False
         self._is_over = False
         self._is_full = False
-        self._is_paused = False
         self._has_begun = False
         self._is_chunked = False
         self._is_body_read = False
         self._held = b""
         """The head of the answer, until its first piece leaves: one packet carries both."""
         self._transport: asyncio.Transport | None = None
+        self._watch: HangUpWatch | None = None
+        """While nothing is read: the end of what comes is not met then."""
         self._waiter: asyncio.Future[None] | None = None
         self._scope: anyio.CancelScope | None = None
 
@@ -111,7 +117,7 @@ class CallerLine(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """No byte of a request has come that is not answered yet."""
-        return not (self._coming.is_begun or self._waiting)
+        return not (self._coming.is_begun or self._waiting or self._ahead)
 
     def while_there(self) -> anyio.CancelScope:
         """What is inside ends when the caller has hung up, until `end_answer`."""
@@ -232,6 +238,7 @@ class CallerLine(asyncio.Protocol):
     async def _break_off(self) -> None:
         """Close behind what was sent: a reset would overtake it."""
         self._is_over = True
+        self._ahead.clear()
         self._flush()
         if self._transport is None or self._transport.is_closing():
             return
@@ -253,14 +260,24 @@ class CallerLine(asyncio.Protocol):
             self._waiter.set_result(None)
 
     def _resume(self) -> None:
-        if self._is_paused and self._transport is not None:
-            self._is_paused = False
+        """Read what is asked for now: of what is held, then of what comes."""
+        if self._ahead:
+            held, self._ahead = self._ahead, bytearray()
+            self._read(held)
+        if self._watch is not None and self._transport is not None and not self._is_far_ahead:
+            self._unwatch()
             self._transport.resume_reading()
 
-    def _pause(self) -> None:
-        if not self._is_paused and self._transport is not None:
-            self._is_paused = True
-            self._transport.pause_reading()
+    @property
+    def _is_far_ahead(self) -> bool:
+        """Whether enough is held of what is not asked for."""
+        unasked = 0 if self._is_body_read else self._coming.size
+        return not self._is_over and len(self._ahead) + unasked > MAX_AHEAD_BYTES
+
+    def _unwatch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
 
     # --- called by the event loop ----------------------------------------------------------------
 
@@ -271,13 +288,22 @@ class CallerLine(asyncio.Protocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
-        left: bytes | None = data
-        while left is not None and not self._is_over and self._refused is None:
-            left = self._fed(left)
-        is_unasked = self._coming.size > MAX_AHEAD_BYTES and not self._is_body_read
-        if is_unasked or len(self._waiting) > 1 or self._refused:
-            self._pause()
+        self._read(data)
+        if self._is_far_ahead and self._watch is None and self._transport is not None:
+            self._transport.pause_reading()
+            self._watch = HangUpWatch(self._transport.get_extra_info("socket"), self._leave)
         self._tell()
+
+    def _read(self, data: bytes | bytearray) -> None:
+        """As far as it is asked for; the rest is held."""
+        left: bytes | bytearray | memoryview = memoryview(data)
+        while left and not (self._ahead or self._is_over or self._refused):
+            if len(self._waiting) > 1:
+                break
+            again = self._fed(bytes(left[:FED_BYTES]))
+            left = left[FED_BYTES:] if again is None else again + left[FED_BYTES:]
+        if not self._is_over:
+            self._ahead += left
 
     def _fed(self, data: bytes) -> bytes | None:
         """What is to be fed in the place of what was left; None: nothing was."""
@@ -313,6 +339,7 @@ class CallerLine(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._is_gone = True
+        self._unwatch()
         self._tell()
         if self._scope is not None:
             self._scope.cancel()
