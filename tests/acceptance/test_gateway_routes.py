@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -99,8 +100,11 @@ async def test_a_stream_of_google_that_is_no_event_stream_is_refused(tmp_path: P
 
 async def test_a_compressed_body_is_passed_on_as_it_is_or_with_its_model(tmp_path: Path) -> None:
     async with gate(tmp_path) as g:
-        for model in ("team", "model-of-one"):
-            body = gzip.compress(json.dumps({**g.body(), "model": model}).encode())
+        for model, members in product(("team", "model-of-one"), (1, 2)):
+            plain = json.dumps({**g.body(), "model": model}).encode()
+            body = gzip.compress(plain)
+            if members == 2:  # RFC 1952, 2.2
+                body = gzip.compress(plain[:20]) + gzip.compress(plain[20:])
             answer = await g.client.post(
                 g.path(),
                 content=body,
@@ -119,7 +123,8 @@ async def test_a_compressed_body_is_passed_on_as_it_is_or_with_its_model(tmp_pat
 async def test_a_compressed_body_that_is_damaged_or_without_end_is_refused(tmp_path: Path) -> None:
     async with gate(tmp_path, gateway="max_body_mb = 1") as g:
         bomb = gzip.compress(b" " * (8 * 1024 * 1024))
-        for body, status in ((b"no gzip", 400), (bomb[:100], 400), (bomb, 413)):
+        more = gzip.compress(json.dumps(g.body()).encode()) + b"garbage"
+        for body, status in ((b"no gzip", 400), (bomb[:100], 400), (more, 400), (bomb, 413)):
             answer = await g.client.post(
                 g.path(),
                 content=body,

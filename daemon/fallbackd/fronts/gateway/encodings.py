@@ -5,9 +5,13 @@ import zlib
 from msgspec import Struct
 
 from fallbackd.backends.passage import Unreadable
+from fallbackd.lib.unpacking import GZIP, Unpacking
 
-_GZIP = frozenset({"gzip", "x-gzip"})
-_WITH_GZIP_HEAD = 31
+_MAGIC = b"\x1f\x8b"
+_FED_BYTES = 16 * 1024
+"""At once: behind each member the rest of what was fed is copied."""
+MAX_MEMBERS = 10_000
+"""Of one body: empty ones cost time, and add nothing to its size."""
 
 
 class TooLong(Exception):
@@ -30,15 +34,32 @@ def read(body: bytes, encoding: str, *, max_bytes: int) -> Body:
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return Body(plain=body)
-    if name not in _GZIP:
+    if name not in GZIP:
         return Body(plain=None, packed=body)
-    unpacking = zlib.decompressobj(_WITH_GZIP_HEAD)
+    return Body(plain=_unpacked(body, name, max_bytes=max_bytes), packed=body)
+
+
+def _unpacked(body: bytes, name: str, *, max_bytes: int) -> bytes:
+    if body[:2] != _MAGIC[: len(body)]:
+        raise Unreadable(f"the body is no {name}")
+    unpacking = Unpacking(name)
+    pieces: list[bytes] = []
+    size = 0
     try:
-        plain = unpacking.decompress(body, max_bytes + 1)
+        for at in range(0, len(body), _FED_BYTES):
+            piece = unpacking.feed(body[at : at + _FED_BYTES], max_bytes=max_bytes + 1 - size)
+            pieces.append(piece)
+            size += len(piece)
+            if size > max_bytes:
+                raise TooLong
+            if unpacking.has_surplus:
+                raise Unreadable(
+                    f"something that is no {name} stands behind the {name} of the body"
+                )
+            if unpacking.members > MAX_MEMBERS:
+                raise Unreadable(f"the {name} of the body has more than {MAX_MEMBERS} members")
     except zlib.error as error:
         raise Unreadable(f"the body is no {name}: {error}") from error
-    if len(plain) > max_bytes:
-        raise TooLong
-    if not unpacking.eof:
+    if not unpacking.is_whole:
         raise Unreadable(f"the {name} of the body breaks off")
-    return Body(plain=plain, packed=body)
+    return b"".join(pieces)

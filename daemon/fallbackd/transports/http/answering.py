@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fallbackd.transports.http.unpacking import Unpacking, unpacking_of
+from fallbackd.lib.unpacking import Unpacking, unpacking_of
 
 MAX_HEAD_BYTES = 128 * 1024
 
