@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-from tests.support.gateway import gate
+import httpx2
+from tests.support.gateway import Gate, gate
 
 
 async def test_a_call_is_explained_and_listed_without_its_words(tmp_path: Path) -> None:
@@ -46,6 +48,48 @@ async def test_a_call_that_fails_or_is_left_is_listed_as_that(tmp_path: Path) ->
         assert states == ["succeeded", "cancelled", "failed", "failed"]
 
 
+async def told_of(g: Gate, answer: httpx2.Response) -> dict[str, Any]:
+    """What is on record of an answer's exchange."""
+    name = answer.headers["x-fallbackd-exchange"]
+    return dict(await g.daemon.client.call("explain", {"delegation": name}))
+
+
+async def test_a_refusal_of_our_own_names_its_exchange(tmp_path: Path) -> None:
+    async with gate(tmp_path, second_cost="metered", hold_s=600, chains='solo = ["one"]') as g:
+        g.api.behave("one", "hang")
+        late = await g.ask(**{"x-fallbackd-timeout-s": "0.5"})
+        g.api.behave("one", "429", retry_after_s=3600)
+        ends = [late, await g.ask(**{"x-fallbackd-chain": "solo"})]
+        ends.append(await g.ask())  # only the one that bills each call is left
+        ends.append(await g.ask(**{"x-fallbackd-chain": "solo"}))
+        ends.append(await g.ask(**{"x-fallbackd-hop": "9"}))
+        assert [one.status_code for one in ends] == [504, 429, 402, 503, 508]
+        for one in ends:
+            assert (await told_of(g, one))["state"] == "failed"
+            assert "x-fallbackd-served-by" not in one.headers
+        reasons = [one.headers.get("x-fallbackd-fallback-reason") for one in ends]
+        assert reasons == [None, "rate_limit", "rate_limit", "rate_limit", None]
+        assert ends[3].headers["retry-after"]
+
+
+async def test_an_answer_says_why_the_first_backend_is_passed_over_while_it_is_out(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path) as g:
+        g.api.behave("one", "429", retry_after_s=3600)
+        for attempts in ("2", "1"):
+            answer = await g.ask()
+            assert answer.headers["x-fallbackd-attempts"] == attempts
+            assert answer.headers["x-fallbackd-fallback-reason"] == "rate_limit"
+        await g.daemon.client.call("health", {"action": "clear"})
+        g.api.behave("one", "ok")
+        assert "x-fallbackd-fallback-reason" not in (await g.ask()).headers
+        await g.daemon.client.call("health", {"action": "pause", "target": "one"})
+        answer = await g.ask()
+        assert answer.headers["x-fallbackd-served-by"] == "two"
+        assert "x-fallbackd-fallback-reason" not in answer.headers
+
+
 OTHER = """
 [backends.three]
 kind = "anthropic-http"
@@ -73,6 +117,7 @@ async def test_a_chain_without_a_backend_of_the_protocol_is_explained_too(tmp_pa
     async with gate(tmp_path, chains='other = ["three"]', more=OTHER) as g:
         answer = await g.ask(**{"x-fallbackd-chain": "other"})
         assert answer.status_code == 404
+        assert (await told_of(g, answer))["state"] == "failed"
         assert "speaks this API (chat_completions)" in answer.json()["error"]["message"]
         (one,) = (await g.daemon.client.call("exchange.list", {}))["exchanges"]
         told = await g.daemon.client.call("explain", {"delegation": one["exchange"]})

@@ -105,6 +105,7 @@ async def test_a_defect_before_the_answer_is_logged_and_told_in_the_words_of_the
             answers = [await client.post(PATHS[mode], json=ASKED) for _ in range(2)]
     for answer in answers:
         assert answer.status_code == 500
+        assert answer.headers["x-fallbackd-exchange"]
         error = answer.json()["error"]
         assert "defect" not in error["message"]
         like = error_body(mode, 500, error["message"], "internal")  # type: ignore[arg-type]

@@ -48,6 +48,8 @@ class Refusal(Exception):
         super().__init__(message)
         self.status, self.message, self.code = status, message, code
         self.retry_after_s = retry_after
+        self.said: list[tuple[str, str]] = []
+        """Headers of our own."""
 
 
 class Aborted(Exception):
@@ -144,7 +146,7 @@ def told(mode: Any, refusal: Refusal) -> tuple[AnswerHead, bytes]:
     body = msgspec.json.encode(
         passage.error_body(mode, refusal.status, refusal.message, refusal.code)
     )
-    headers = [("content-type", "application/json")]
+    headers = [("content-type", "application/json"), *refusal.said]
     if refusal.retry_after_s is not None:
         headers.append(("retry-after", str(round(refusal.retry_after_s))))
     return AnswerHead(status=refusal.status, headers=headers), body

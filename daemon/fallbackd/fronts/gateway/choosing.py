@@ -8,6 +8,7 @@ from msgspec import Struct, structs
 from fallbackd.backends import http_calls, passage
 from fallbackd.backends.spec import ApiMode, BackendKind
 from fallbackd.core.callers.lease import Resolution
+from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry, Policy
 from fallbackd.core.records import Verdict, VerdictWord
@@ -20,6 +21,7 @@ ALIAS = "claude-fallbackd-"
 """Before the name of a chain: Claude Code shows only models that begin with `claude`."""
 _ANY = "*"
 _USABLE = frozenset({"healthy", "unproven", "cooldown"})
+_REASONS = frozenset(one.value for one in Reason)
 MAX_NAMES = 256
 """Callers invent names."""
 
@@ -218,6 +220,14 @@ def serves_others(
 def entry_of(entries: tuple[Entry, ...], chosen: Resolution) -> Entry:
     named = [one for one in entries if one.backend == chosen.backend]
     return next((one for one in named if one.model in (None, chosen.model)), named[0])
+
+
+def why_not_first(chosen: Resolution) -> str:
+    """The reason why the first candidate is out of rotation; empty: it is not."""
+    first = next(iter(chosen.candidates), None)
+    if first is None or first.verdict in ("chosen", "paused"):
+        return ""
+    return first.reason if first.reason in _REASONS else ""
 
 
 def is_alone(chosen: Resolution) -> bool:

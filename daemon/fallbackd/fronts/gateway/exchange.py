@@ -127,6 +127,7 @@ class Exchange:
         asks = self._asks(found, entries, credential, session)
         self._record.requested = entries[0].backend
         chosen = await self._resolve(asks)
+        self._reason = choosing.why_not_first(chosen)
         turn, retry_at = chosen.turn, chosen.retry_at
         left, last = entries, None
         while chosen.backend is not None:
@@ -263,12 +264,11 @@ class Exchange:
         return None
 
     def _note_failure(self, chosen: Resolution, answer: ReportAnswer) -> None:
-        reason = "unknown" if answer.failure is None else answer.failure.reason.value
-        if answer.failure is not None and not self._reason:
-            self._reason = reason
+        reason = "" if answer.failure is None else answer.failure.reason.value
+        self._reason = self._reason or reason
         self._record.note(
             "Reported",
-            f"{chosen.backend} did not answer: {reason}",
+            f"{chosen.backend} did not answer: {reason or 'unknown'}",
             at=self._engine.clock.now(),
             candidates=answer.candidates,
             failure=answer.failure,
@@ -313,9 +313,8 @@ class Exchange:
             )
             request = self._outgoing.request_to(entry.backend, chosen.credential, call)
         except NotConfigured as error:
-            return NotAnswered(
-                evidence=Evidence(text=str(error), stream="exception", code="NotConfigured")
-            )
+            evidence = Evidence(text=str(error), stream="exception", code="NotConfigured")
+            return NotAnswered(evidence=evidence)
         except Unreadable as error:
             return answers.unsuited(self._asked.mode, str(error))
         self._attempts += 1
@@ -347,7 +346,7 @@ class Exchange:
             self._deadline.begun()
             if has_said:
                 await report.answered()
-            return self._said(chosen.backend, model)
+            return self.said(chosen.backend, model)
 
         async def broken(evidence: Evidence) -> None:
             answer = await report.broken(evidence)
@@ -370,7 +369,8 @@ class Exchange:
             broken=broken,
         )
 
-    def _said(self, backend: str | None, model: str | None) -> list[tuple[str, str]]:
+    def said(self, backend: str | None = None, model: str | None = None) -> list[tuple[str, str]]:
+        """Headers of its answer: what became of it so far, and who answers."""
         said = {
             "x-fallbackd-served-by": backend,
             "x-fallbackd-model": model,
@@ -386,7 +386,7 @@ class Exchange:
         status = None if last is None else status_of_error(last)
         if last is not None and last.reply is not None and status is not None:
             headers = [*last.reply.headers, ("content-length", str(len(last.body)))]
-            headers += self._said(None, None)
+            headers += self.said()
             if wait_s is not None and "retry-after" not in dict(headers):
                 headers.append(("retry-after", str(round(wait_s))))
             await self._caller.begin(AnswerHead(status=status, headers=headers))

@@ -77,19 +77,23 @@ class GatewayFront:
         mode = routes.mode_of(request.path)
         try:
             await self._answer(request, line, mode)
-        except Refusal as refusal:
-            await _tell(line, mode, refusal)
-        except Refused as error:
-            at = error.rejection.data.get("retry_at")
-            wait_s = None if at is None else max(1.0, float(at) - self._engine.clock.now())
-            text = error.rejection.message
-            await _tell(line, mode, Refusal(503, text, "refused", retry_after=wait_s))
         except (Aborted, anyio.EndOfStream):
             raise
-        except Exception:  # a defect of ours is no reason to leave a caller without a word
-            log.exception("gateway.answer_failed", path=request.path)
-            text = "the gateway failed on this request; the log of the daemon says why"
-            await _tell(line, mode, Refusal(500, text, "internal"))
+        except Exception as error:
+            await _tell(line, mode, self._refusal(error, request))
+
+    def _refusal(self, error: Exception, request: HeadIn) -> Refusal:
+        """Of the request, by what was raised."""
+        if isinstance(error, Refusal):
+            return error
+        if isinstance(error, Refused):
+            at = error.rejection.data.get("retry_at")
+            wait_s = None if at is None else max(1.0, float(at) - self._engine.clock.now())
+            return Refusal(503, error.rejection.message, "refused", retry_after=wait_s)
+        # A defect of ours is no reason to leave a caller without a word.
+        log.error("gateway.answer_failed", path=request.path, exc_info=error)
+        text = "the gateway failed on this request; the log of the daemon says why"
+        return Refusal(500, text, "internal")
 
     async def _answer(self, request: HeadIn, line: RequestLine, mode: ApiMode) -> None:
         is_get = request.method in ("GET", "HEAD")
@@ -147,7 +151,14 @@ class GatewayFront:
             makers=self._makers,
             outgoing=self._outgoing,
         )
-        await (exchange.run() if kept is None else kept.during(exchange.run))
+        try:
+            await (exchange.run() if kept is None else kept.during(exchange.run))
+        except (Aborted, anyio.EndOfStream):
+            raise
+        except Exception as error:
+            refusal = self._refusal(error, request)
+            refusal.said = exchange.said()
+            await _tell(line, mode, refusal)
 
     async def _body(self, request: HeadIn, line: RequestLine) -> encodings.Body:
         most = self._limits.max_body_bytes
