@@ -12,6 +12,7 @@ from tests.support.clock import ManualClock
 from tests.support.loopback import Handler, listening
 
 from fallbackd.core.protocol import HttpRequest, HttpResponse, NoAnswer
+from fallbackd.transports.http import direct
 from fallbackd.transports.http.passing import HttpPassing
 from fallbackd.transports.http.transport import HttpTransport
 
@@ -166,6 +167,71 @@ async def test_many_at_once_that_find_closed_connections_are_all_answered() -> N
                     await anyio.lowlevel.checkpoint()
         assert None not in heads
         assert len(heads) == 90
+
+
+TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nConnection: Close\r\n\r\n"
+
+
+class Timing:
+    """
+    A server of which a test knows what each connection was asked.
+
+    Args:
+        answers: Of each connection in turn, one for each of its requests.
+    """
+
+    def __init__(self, *answers: list[bytes]) -> None:
+        self.answers = list(answers)
+        self.requests: list[int] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = len(self.requests)
+        self.requests.append(0)
+        for one in self.answers[number]:
+            await reader.readuntil(b"\r\n\r\n{}")
+            self.requests[number] += 1
+            writer.write(one)
+            await writer.drain()
+
+
+async def statuses(timing: Timing) -> list[int]:
+    async with way_to(timing.serve) as way:
+        heads = [(await way.answer())[0] for _ in range(2)]
+    assert None not in heads
+    return [one.status for one in heads if one is not None]
+
+
+async def test_a_408_that_closes_a_kept_connection_is_no_answer_to_what_just_left() -> None:
+    timing = Timing([OK, TIMEOUT], [OK])
+    assert await statuses(timing) == [200, 200]
+    assert timing.requests == [2, 1]
+
+
+async def test_a_request_is_repeated_once_after_a_408() -> None:
+    timing = Timing([OK, TIMEOUT], [TIMEOUT], [OK])
+    assert await statuses(timing) == [200, 408]
+    assert timing.requests == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [TIMEOUT],
+        [OK, TIMEOUT.replace(b"Connection: Close", b"x: close")],
+        [OK, TIMEOUT.replace(b"408", b"503")],
+    ],
+    ids=["of a new connection", "that is kept", "that is something else"],
+)
+async def test_another_408_is_an_answer(answers: list[bytes]) -> None:
+    timing = Timing(answers, [OK])
+    assert sorted(await statuses(timing))[1] in (408, 503)
+
+
+async def test_a_408_that_took_its_time_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "CLOSED_BEFORE_S", 0.0)
+    timing = Timing([OK, TIMEOUT], [OK])
+    assert await statuses(timing) == [200, 408]
+    assert timing.requests == [2]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ class Broken(Exception):
 
     Attributes:
         name: What happened, as the general client names it.
-        is_unanswered: A connection that was kept has ended before the first byte.
+        is_unanswered: A connection that was kept has ended before the server read the request.
     """
 
     def __init__(self, name: str, text: str, *, is_unanswered: bool = False) -> None:
@@ -61,6 +61,12 @@ class Reading:
     def may_be_kept(self) -> bool:
         """Whether the connection can carry another request."""
         return self.is_over and self._is_kept and not self._has_surplus
+
+    @property
+    def is_timeout(self) -> bool:
+        """The server has waited for the request, and closes the connection (RFC 9110, 15.5.9)."""
+        named = self.headers.get("connection", "").lower().split(",")
+        return self.status == 408 and "close" in (one.strip() for one in named)
 
     def feed(self, data: bytes) -> None:
         """

@@ -24,6 +24,8 @@ from fallbackd.transports.http.clients import KEPT, LOOPBACK
 from fallbackd.transports.http.direct_line import AT_ONCE_BYTES, LineKey, ServerLine
 from fallbackd.transports.http.tls import context_of, stamps
 
+CLOSED_BEFORE_S = 5.0
+"""A request that met a closing connection fails within a packet's way; a later end is an answer."""
 KEPT_S = 30.0
 """Servers close what is idle after a minute or more."""
 NEXT_ADDRESS_S = 0.25
@@ -174,13 +176,14 @@ class DirectAnswer:
         line, reading = self._line, self._reading
         assert line is not None
         line.reading = reading
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
         try:
             await line.write(head + body[:AT_ONCE_BYTES])
             await line.write(memoryview(body)[AT_ONCE_BYTES:])
         except TimeoutError as error:
             raise Broken("WriteTimeout", "the server does not take the request") from error
         # A server may refuse a long request before it has read it, and say why.
-        loop = asyncio.get_running_loop()
         until = loop.time() + self._limit_s
         alarm = loop.call_at(until, line.wake)  # a scope of its own costs ten times of that
         try:
@@ -190,10 +193,15 @@ class DirectAnswer:
                 await line.news()
         finally:
             alarm.cancel()
+        # Only on a connection that was kept: the server may have closed it as the request left.
+        may_be_unread = line.is_used and loop.time() - sent_at < CLOSED_BEFORE_S
         if (problem := reading.problem) is not None and not reading.has_head:
             if reading.is_touched:
                 raise problem
-            raise Broken(problem.name, problem.text, is_unanswered=line.is_used) from problem
+            raise Broken(problem.name, problem.text, is_unanswered=may_be_unread) from problem
+        if may_be_unread and reading.is_timeout:
+            text = "the server closed the connection, which had no request for too long (408)"
+            raise Broken("RemoteProtocolError", text, is_unanswered=True)
 
     async def read(self) -> bytes:
         """

@@ -25,7 +25,7 @@ from fallbackd.ports.clock import Clock
 from fallbackd.transports.http import record as http_record
 from fallbackd.transports.http.answering import Broken
 from fallbackd.transports.http.clients import CLOSE_LIMIT_S, Clients
-from fallbackd.transports.http.direct import DirectAnswer, DirectPool
+from fallbackd.transports.http.direct import CLOSED_BEFORE_S, DirectAnswer, DirectPool
 from fallbackd.transports.http.loopback_owner import ForeignListener, require_own_peer
 from fallbackd.transports.http.route import Route
 from fallbackd.transports.http.tls import TlsFiles
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 WRITE_LIMIT_S = 60.0
 FAREWELL_S = 2.0
 """Servers end a stream within a packet of its last event; some never do."""
-
-CLOSED_BEFORE_S = 5.0
-"""A request that met a closing connection fails within a packet's way; a later end is an answer."""
 
 _SECRET_ANSWERS = frozenset({"set-cookie", "set-cookie2", "authentication-info"})
 """Headers of a response that are no evidence and may be a login."""
@@ -229,7 +226,7 @@ class HttpRunning:
 
     async def _send_straight(self, *, keeps_connections: bool) -> ResponseRead | NoAnswer | None:
         """As `_send_over`, where no proxy stands between."""
-        call, sent_at = self._call, anyio.current_time()
+        call = self._call
         try:
             return await self._line.direct.send(
                 call,
@@ -238,8 +235,7 @@ class HttpRunning:
                 is_fresh=not keeps_connections,
             )
         except Broken as error:
-            is_early = anyio.current_time() - sent_at < CLOSED_BEFORE_S
-            if keeps_connections and is_early and error.is_unanswered:
+            if keeps_connections and error.is_unanswered:
                 return None
             name, text = error.name, self._carried.values.conceal(error.text)
         except TlsFiles as error:
