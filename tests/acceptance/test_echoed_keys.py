@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import pytest
 from tests.support.agents import program
-from tests.support.daemon import Daemon, running
+from tests.support.daemon import HANG_S, Daemon, running
 from tests.support.echoing import echoing_api
+from tests.support.gateway import free_port, listening
 
 KEY = "correct+horse/battery=Staple9"
 PRINTS_ITS_KEY = """cat >/dev/null
@@ -76,6 +79,34 @@ async def test_a_key_that_a_provider_echoes_is_given_out_by_nothing(tmp_path: Pa
             assert_hidden(daemon.log(), where="log of the daemon")
             for path in daemon.state_dir.glob("fallbackd.db*"):
                 assert_hidden(path.read_bytes().decode("latin-1"), where=str(path))
+
+
+@pytest.mark.parametrize("begins_well", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("hold", ["commit", "whole"])
+async def test_a_key_that_is_echoed_to_a_caller_of_the_gateway_is_masked(
+    tmp_path: Path, *, begins_well: bool, stream: bool, hold: str
+) -> None:
+    port = free_port()
+    async with echoing_api(begins_well=begins_well) as url:
+        config = (
+            f'[gateway]\nenabled = true\nport = {port}\nhold = "{hold}"\n'
+            f'[backends.api]\nkind = "openai-http"\nmodel = "m"\nbase_url = "{url}"\n'
+            'credentials = [{ label = "main", env = "KEY" }]\n[chains]\nteam = ["api"]\n'
+        )
+        async with running(tmp_path, config, env={"KEY": KEY}) as daemon:
+            await listening(port)
+            token = (Path(daemon.state_dir) / "gateway.token").read_text().strip()
+            body = {"model": "team", "messages": [{"role": "user", "content": "x"}]}
+            async with httpx2.AsyncClient(timeout=HANG_S, trust_env=False) as client:
+                answer = await client.post(
+                    f"http://127.0.0.1:{port}/v1/chat/completions",
+                    json={**body, "stream": stream},
+                    headers={"x-api-key": token},
+                )
+            told = f"{answer.headers} {answer.text}"
+            assert "Incorrect API key provided" in told
+            assert_hidden(told, where="answer of the gateway")
 
 
 async def test_a_log_in_pieces_of_any_size_masks_keys_and_keeps_its_offsets(tmp_path: Path) -> None:

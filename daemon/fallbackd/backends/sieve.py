@@ -1,5 +1,5 @@
 """
-One damaged event in a stream of chat completions, and whether it was a piece of the answer.
+Whole events of a stream, and of chat completions one that is damaged: was it a piece of the answer?
 
 A proxy on the way may spoil an event, or put one of its own between two. The provider counts the
 tokens that it wrote, and most send one with each piece: where the pieces that arrived are as many
@@ -37,9 +37,15 @@ class _Piece(Struct, frozen=True):
 
 
 class Sieve:
-    """Lets whole events through, so that a damaged one can be left out."""
+    """
+    Lets whole events through: what an event is, is known before its first byte has left.
 
-    def __init__(self) -> None:
+    Args:
+        leaves_out: A damaged event of chat completions. Of other APIs all events go through.
+    """
+
+    def __init__(self, *, leaves_out: bool = True) -> None:
+        self.leaves_out = leaves_out
         self._tail = bytearray()
         self._seen = 0
         """How far there is no blank line in it, but for a beginning of one."""
@@ -81,7 +87,7 @@ class Sieve:
         return bool(output_tokens) and self._pieces == output_tokens
 
     def _is_to_keep(self, event: bytes, *, may_drop: bool) -> bool:
-        if self._is_readable(event) or not may_drop:
+        if not self.leaves_out or self._is_readable(event) or not may_drop:
             return True
         self.has_dropped = True
         return False

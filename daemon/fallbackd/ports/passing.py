@@ -37,6 +37,13 @@ class PassedOn(Protocol):
         """The error that its provider stated inside of it, where it is passed on in other words."""
         ...
 
+    def masked(self, data: bytes) -> bytes:
+        """
+        An error that came with status 200, asterisks in the place of the secrets of the request:
+        what `read` and `flow` give of such an answer is as it came. Of any other status it is so.
+        """
+        ...
+
     async def aclose(self) -> None:
         """Drop the connection where the answer is not over. Idempotent, not to be cancelled."""
         ...

@@ -60,6 +60,9 @@ class Failing:
     def stated(self) -> None:
         return None
 
+    def masked(self, data: bytes) -> bytes:
+        return data
+
     async def aclose(self) -> None: ...
 
 

@@ -45,6 +45,9 @@ STREAMS: dict[ApiMode, bytes] = {
 }
 
 
+KEY = b"the-key-of-one"
+
+
 class Arriving:
     """What a provider sends, and how that ends. See `ports.passing.PassedOn`."""
 
@@ -84,6 +87,9 @@ class Arriving:
     @property
     def stated(self) -> None:
         return None
+
+    def masked(self, data: bytes) -> bytes:
+        return data.replace(KEY, b"*" * len(KEY))
 
     async def aclose(self) -> None: ...
 
@@ -125,7 +131,8 @@ def read_as_a_client(mode: ApiMode, data: bytes) -> str:
     """
     text = ""
     for name, event in _events(data):
-        if "error" in event or name in ("error", "response.failed"):
+        kinds = {name, event.get("type"), event.get("object")}
+        if kinds & {"error", "response.failed"} or event.keys() & {"error", "code"}:
             raise ClientError
         match mode:
             case "chat_completions":
@@ -171,6 +178,7 @@ async def outcome(
     waits_for_text: bool = False,
     unsaid_s: float = 60,
     seen: Seen | None = None,
+    failures: list[NotAnswered] | None = None,
 ) -> str:
     """
     `text` where the caller has an answer; `` where it has an error, or the next is asked.
@@ -178,6 +186,7 @@ async def outcome(
     Args:
         spoken: The API of the pieces, where they are translated.
         seen: Takes what reaches the caller.
+        failures: Takes why the next one is asked.
     """
     seen = seen or Seen(data=bytearray())
     marks: list[Evidence] = []
@@ -219,6 +228,8 @@ async def outcome(
         return ""
     if isinstance(done, NotAnswered):
         assert not seen.data
+        if failures is not None:
+            failures.append(done)
         return ""
     assert isinstance(done, AnswerWatch)
     assert marks == []
@@ -368,6 +379,72 @@ async def test_a_failure_is_told_once_and_nothing_is_sent_behind_it(mode: ApiMod
     pieces = [*events[:half], FAILURES[mode], *events[half:]]
     assert await outcome(mode, pieces, is_cut=False, is_whole=False, seen=seen) == ""
     assert bytes(seen.data) == b"".join([*events[:half], FAILURES[mode]])
+
+
+def repeating_the_key(mode: ApiMode) -> list[bytes]:
+    """Errors as providers write them, the shape of the API and others."""
+    name = KEY.decode()
+    told = {"message": f"bad key {name}", "type": "server_error"}
+    others = {"error": told}, {"code": "invalid_api_key", **told}, {"object": "error", **told}
+    found = [f"data: {json.dumps(one)}\n\n".encode() for one in others]
+    found.append(f"event: error\ndata: {json.dumps({'detail': name})}\n\n".encode())
+    found.append(b"id: 7\nevent: error\ndata: upstream refuses " + KEY + b"\n\n")
+    if mode == "responses":
+        response = {"id": "r", "status": "failed", "error": told}
+        for failed in (response, {"status": "failed", "status_details": name}):
+            event = {"type": "response.failed", "response": failed}
+            found.append(f"data: {json.dumps(event, separators=(',', ':'))}\n\n".encode())
+    return found
+
+
+@pytest.mark.parametrize("line", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("mode", sorted(MODES))
+async def test_an_error_after_the_first_word_does_not_repeat_the_key(
+    mode: ApiMode, line: bytes
+) -> None:
+    events = in_events(STREAMS[mode])
+    before = events[: len(events) - 3]
+    for error in repeating_the_key(mode):
+        sent = [one.replace(b"\n", line) for one in (*before, error)]
+        stream = b"".join(sent)
+        first = len(stream) - len(sent[-1])
+        splits = [sent, [stream], [*sent[:-2], sent[-2] + sent[-1]]]
+        splits += [[stream[:at], stream[at:]] for at in range(first, len(stream))]
+        for pieces in splits:
+            seen = Seen(data=bytearray())
+            said = {"is_cut": False, "is_whole": False, "seen": seen}
+            assert await outcome(mode, list(pieces), **said) == ""
+            # An error that ends with the first piece leads to the next backend.
+            assert bytes(seen.data) in (b"", stream.replace(KEY, b"*" * len(KEY)))
+            assert seen.data or len(pieces) == 2 or pieces == [stream]
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+async def test_a_word_of_an_answer_that_is_also_the_key_stays_as_it_is(mode: ApiMode) -> None:
+    events = in_events(STREAMS[mode].replace(b"PONG", KEY))
+    half = len(events) - 3
+    answer = b"".join(events)
+    assert KEY in answer
+    for pieces in (events, [answer], [answer[: len(answer) // 2], answer[len(answer) // 2 :]]):
+        seen = Seen(data=bytearray())
+        await outcome(mode, list(pieces), is_cut=False, is_whole=False, seen=seen)
+        assert bytes(seen.data) == answer
+    at = next(number for number, event in enumerate(events) if KEY in event)
+    begun, said = b"".join(events[: at + 1]), b"".join(events[at:half])
+    seen = Seen(data=bytearray())
+    pieces = [begun, said + FAILURES[mode]]
+    assert await outcome(mode, pieces, is_cut=False, is_whole=False, seen=seen) == ""
+    assert bytes(seen.data) == begun + said + FAILURES[mode]
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+async def test_an_error_instead_of_an_answer_does_not_repeat_the_key(mode: ApiMode) -> None:
+    whole = json.dumps({"error": {"message": KEY.decode()}}).encode()
+    failures: list[NotAnswered] = []
+    said = {"is_cut": False, "is_whole": False, "failures": failures}
+    for piece in (whole, *repeating_the_key(mode)):
+        assert await outcome(mode, [piece], **said) == ""
+        assert failures[-1].body == piece.replace(KEY, b"*" * len(KEY))
 
 
 def counted_stream(words: list[str], *, tokens: int) -> list[bytes]:

@@ -7,6 +7,7 @@ only keep a connection open, do not count.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -64,8 +65,8 @@ class Relay:
         self._broken = broken
         self._watch = AnswerWatch(asked.mode, waits_for_text=patience.waits_for_text)
         # Of the other APIs no client reads on behind a damaged event, or none counts its pieces.
-        can_sieve = asked.mode == "chat_completions" and asked.is_streamed
-        self._sieve = Sieve() if can_sieve else None
+        leaves_out = asked.mode == "chat_completions"
+        self._sieve = Sieve(leaves_out=leaves_out) if asked.is_streamed else None
         self._held = bytearray()
         self._is_begun = False
         self._is_clear = True
@@ -169,14 +170,15 @@ class Relay:
     def _take(self, data: bytes) -> bool:
         """One piece, as it arrives. False: there is more to do than to pass it on."""
         # Reading takes longer than all else on the way of an event, and is done behind it where the
-        # caller gets the event whatever it says.
-        is_sent = self._is_begun and self._is_clear and _can_be_read(data)
+        # caller gets the event whatever it says; in an error the key of the backend is masked.
+        is_open = self._is_begun and self._is_clear
+        is_sent = is_open and not _may_state_error(data) and _can_be_read(data)
         is_taken = not is_sent or self._caller.write(data)
         is_between = sse.ends_event(data)
-        watch = self._watch
-        if self._sieve is not None:
-            data = self._sieve.feed(data, may_drop=self._is_begun)
-            is_between = is_between and self._sieve.is_clear
+        watch, sieve = self._watch, self._sieve
+        if sieve is not None and (sieve.leaves_out or not is_sent):
+            data = sieve.feed(data, may_drop=self._is_begun)
+            is_between = is_between and sieve.is_clear
         had_ended = watch.has_ended
         if watch.feed(data):
             self._heard_at = self._time()
@@ -187,7 +189,7 @@ class Relay:
         if not self._is_begun or watch.has_failed:
             self._held += data
             return is_same and not self._is_begun and not self._is_to_begin()
-        if self._sieve is not None and self._sieve.has_dropped:
+        if sieve is not None and sieve.has_dropped:
             self._held += data  # until it is known whether anything is missing
         elif not self._caller.write(data):
             return False
@@ -206,8 +208,7 @@ class Relay:
     async def _begin_or_fail(self, passed: PassedOn, head: HttpResponse) -> NotAnswered | None:
         """Before the beginning: why the next backend is asked, if so; else it may begin now."""
         if self._watch.has_failed and self._is_good:
-            evidence = self._why(passed, head) or Evidence()
-            return NotAnswered(evidence=evidence, reply=reply_of(head), body=bytes(self._held))
+            return self._not_answered(passed, head, self._why(passed, head) or Evidence())
         if self._is_to_begin():
             await self._begin(head)
         return None
@@ -224,7 +225,7 @@ class Relay:
         watch = self._watch
         if watch.has_failed:
             if watch.is_told:
-                await self._caller.send(bytes(self._held))
+                await self._caller.send(_masked_from_error(bytes(self._held), passed))
             evidence = self._why(passed, HttpResponse(status=200)) or Evidence()
             await self._break_off(evidence, is_told=watch.is_told)
         await self._caller.drained()
@@ -243,11 +244,17 @@ class Relay:
             return self._watch
         self._held += rest
         if evidence is not None:
-            return NotAnswered(evidence=evidence, reply=reply_of(head), body=bytes(self._held))
+            return self._not_answered(passed, head, evidence)
         self._held += self._last_event(rest)
         # With its length it is complete for the caller as it arrives, whatever is done after it.
         await self._begin(head, length=len(self._held))
         return self._watch
+
+    def _not_answered(
+        self, passed: PassedOn, head: HttpResponse, evidence: Evidence
+    ) -> NotAnswered:
+        body = passed.masked(bytes(self._held))
+        return NotAnswered(evidence=evidence, reply=reply_of(head), body=body)
 
     def _last_event(self, rest: bytes) -> bytes:
         """
@@ -264,9 +271,12 @@ class Relay:
     def _why(self, passed: PassedOn, exit: Exit) -> Evidence | None:
         """Why it is no whole answer, in the words of its provider; None: it is one."""
         evidence = self._watch.finish(exit, is_side=bool(self._asked.side))
-        if evidence is None or evidence.body is None or passed.stated is None:
-            return evidence
-        return structs.replace(evidence, body=passed.stated)
+        if evidence is None:
+            return None
+        text = passed.masked(evidence.text.encode("utf-8", "surrogatepass"))
+        is_stated = evidence.body is not None and passed.stated is not None
+        body = passed.stated if is_stated else evidence.body
+        return structs.replace(evidence, text=text.decode("utf-8", "surrogatepass"), body=body)
 
     def _damage(self) -> Evidence | None:
         """Of an event that was left out, unless it was no piece of the answer."""
@@ -306,3 +316,26 @@ def _can_be_read(data: bytes) -> bool:
     """Whether it is one event, whose data a client can read."""
     event = sse.data_of_one(data)
     return event is not None and read_object(event) is not None
+
+
+_ERROR_FIELD = re.compile(rb'rror"(?!: ?null\b)')
+"""`"error"` as a name, a type or an object, and names such as `"APIError"`."""
+_ERROR = re.compile(rb'rror|\.failed|"message"')
+
+
+def _may_state_error(data: bytes) -> bool:
+    """Whether an event that can be read may be an error. Cheap: it is asked of each piece."""
+    return (
+        (b'rror"' in data and _ERROR_FIELD.search(data) is not None)
+        or b'"message":' in data
+        or b'.failed"' in data
+        or data.startswith((b"event: error", b"event:error"))
+    )
+
+
+def _masked_from_error(data: bytes, passed: PassedOn) -> bytes:
+    """Events of which one is an error: words of the answer before it stay as they are."""
+    found = _ERROR.search(data)
+    at = 0 if found is None else found.start()
+    begin = max(data.rfind(b"\n\n", 0, at), data.rfind(b"\n\r\n", 0, at), 0)
+    return data[:begin] + passed.masked(data[begin:])

@@ -190,6 +190,9 @@ class TranslatedAnswer:
             return self._stream.error
         return None if self._whole is None else read_object(bytes(self._whole))
 
+    def masked(self, data: bytes) -> bytes:
+        return self._passed.masked(data)
+
     async def aclose(self) -> None:
         await self._passed.aclose()
 

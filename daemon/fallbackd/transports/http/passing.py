@@ -2,8 +2,9 @@
 Requests that are passed on for a caller: nothing of them is kept, on disk or in memory.
 
 They share the way out with the requests of attempts: pools, proxies, TLS settings, and secrets,
-which are hidden in an error that comes back. An answer is the caller's own, to the byte: where the
-key of a local server is a plain word, the word may be meant.
+which are hidden in an error that comes back: its reader says where an answer with status 200 states
+one. An answer is the caller's own, to the byte: where the key of a local server is a plain word,
+the word may be meant.
 """
 
 from collections.abc import AsyncIterator
@@ -82,6 +83,9 @@ class HttpPassing(HttpRunning):
         if rest := self._mask.end():
             take(rest)
         return True
+
+    def masked(self, data: bytes) -> bytes:
+        return self._carried.values.mask(data)
 
     def _ended(self, *, is_broken: bool) -> HttpResponse:
         return structs.replace(self._head, at=self._clock.now(), truncated=is_broken)
