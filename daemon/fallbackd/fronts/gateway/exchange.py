@@ -28,7 +28,6 @@ from fallbackd.core.protocol import Evidence
 from fallbackd.core.records import Verdict
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
-from fallbackd.engine.feedback import judged
 from fallbackd.fronts.gateway import answers, choosing, pauses, routes
 from fallbackd.fronts.gateway.affinity import session_of
 from fallbackd.fronts.gateway.answers import (
@@ -284,23 +283,17 @@ class Exchange:
         """
         assert chosen.backend is not None
         candidate = (chosen.backend, chosen.model, chosen.credential)
-        await self._pauses.over(candidate)
+        if not await self._pauses.over(self._engine, candidate):
+            return pauses.withdrawn(candidate)
         failed = await self._try(chosen, entry, found.model, report)
         if failed is None or failed.unsuited or chosen.lease_id is not None:
             return failed
-        failure = judged(self._engine, failed.evidence, backend=chosen.backend)
-        wait_s = pauses.before_second(
-            failure,
-            status=failed.evidence.http_status,
-            patience_s=self._engine.settings.policy.patience_s("interactive"),
-            is_alone=self._stays or choosing.is_alone(chosen),
-            luck=self._engine.world.luck(),
-        )
-        if wait_s is None or not callers.may_retry(self._engine):
+        is_alone = self._stays or choosing.is_alone(chosen)
+        if not await self._pauses.before_second(
+            self._engine, candidate, failed.evidence, is_alone=is_alone
+        ):
             return failed
         report.repeats()
-        self._pauses.begin(candidate, wait_s)
-        await self._pauses.over(candidate)
         return await self._try(chosen, entry, found.model, report)
 
     async def _try(

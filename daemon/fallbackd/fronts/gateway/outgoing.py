@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from fallbackd.backends import passage
 from fallbackd.backends.passage import Passage
+from fallbackd.backends.spec import NotConfigured
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import HttpRequest
 from fallbackd.engine.api import Engine
@@ -60,8 +61,8 @@ class Outgoing:
             credential: Its label.
 
         Raises:
-            fallbackd.backends.spec.NotConfigured: No address, or a key that would leave in the
-                clear.
+            fallbackd.backends.spec.NotConfigured: No address, a credential that is not there any
+                more, or a key that would leave in the clear.
             fallbackd.backends.passage.Unreadable: The model cannot be put into the body.
         """
         return passage.call_of(
@@ -93,6 +94,9 @@ class Outgoing:
         assert kind.endpoint is not None
         options = settings.options_of(backend)
         reference = credential_of(options, credential)
+        if reference is None and credential is not None:
+            why = f"credential {credential} of {backend} is not configured any more"
+            raise NotConfigured(why)
         request = passage.template_of(
             kind.endpoint,
             options,

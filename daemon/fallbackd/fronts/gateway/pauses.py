@@ -8,6 +8,13 @@ rather than move. All requests for that backend wait alike: it is not asked by o
 import anyio
 
 from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.health.scopes import find_backend, scopes_of
+from fallbackd.core.ids import BackendId
+from fallbackd.core.protocol import Evidence
+from fallbackd.engine import callers
+from fallbackd.engine.api import Engine
+from fallbackd.engine.feedback import judged
+from fallbackd.fronts.gateway.answers import NotAnswered
 
 Awaited = tuple[str, str | None, str | None]
 """Backend, model, credential."""
@@ -19,7 +26,7 @@ _BUSY_S = 2.0
 _BLIPS = frozenset({Reason.NETWORK, Reason.OVERLOADED, Reason.SERVER_ERROR})
 
 
-def before_second(
+def wait_before_second(
     failure: Failure | None,
     *,
     status: int | None,
@@ -45,19 +52,63 @@ def before_second(
     return _BUSY_S * (1 + luck / 2) if is_busy else _CHANCE_S * (1 + luck)
 
 
+def is_usable(engine: Engine, one: Awaited) -> bool:
+    """Whether it is still configured as it was chosen, and paused by no person."""
+    name, model, credential = one
+    backend = find_backend(engine.settings.policy, BackendId(name))
+    if backend is None or not backend.enabled or backend.lacks is not None:
+        return False
+    if credential not in (backend.credentials or (None,)):
+        return False
+    health = engine.store.peek().health
+    records = (health.get(scope) for scope in scopes_of(backend, model, credential))
+    return all(record is None or record.pause is None for record in records)
+
+
+def withdrawn(one: Awaited) -> NotAnswered:
+    """In place of a call to a candidate that may not be used any more."""
+    why = f"{one[0]} was paused or configured anew while the call waited for it"
+    return NotAnswered(evidence=Evidence(text=why, stream="exception"), unsuited=why)
+
+
 class Pauses:
     """Which candidates are waited for, and until when."""
 
     def __init__(self) -> None:
         self._until: dict[Awaited, float] = {}
 
-    def begin(self, one: Awaited, wait_s: float) -> None:
-        self._until[one] = max(self._until.get(one, 0.0), anyio.current_time() + wait_s)
-
-    async def over(self, one: Awaited) -> None:
-        """Return when the pause is over."""
+    async def over(self, engine: Engine, one: Awaited) -> bool:
+        """
+        Return when the pause is over. False: there was one, and the candidate may not be used any
+        more.
+        """
+        has_waited = False
         while (until := self._until.get(one)) is not None:
             if until <= anyio.current_time():
                 del self._until[one]
-                return
+                break
+            has_waited = True
             await anyio.sleep_until(until)
+        return not has_waited or is_usable(engine, one)
+
+    async def before_second(
+        self, engine: Engine, one: Awaited, evidence: Evidence, *, is_alone: bool
+    ) -> bool:
+        """
+        Return when the same backend is to be asked once more. False: it is not.
+
+        Args:
+            evidence: Of its failure.
+            is_alone: No other backend would answer instead.
+        """
+        wait_s = wait_before_second(
+            judged(engine, evidence, backend=one[0]),
+            status=evidence.http_status,
+            patience_s=engine.settings.policy.patience_s("interactive"),
+            luck=engine.world.luck(),
+            is_alone=is_alone,
+        )
+        if wait_s is None or not callers.may_retry(engine):
+            return False
+        self._until[one] = max(self._until.get(one, 0.0), anyio.current_time() + wait_s)
+        return await self.over(engine, one) and is_usable(engine, one)
