@@ -74,6 +74,26 @@ async def test_an_answer_that_is_made_in_the_background_goes_back_and_is_known(
         assert health["health"]["one"]["state"] == "healthy"
 
 
+async def test_it_is_known_as_soon_as_its_stream_has_begun(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses", first=ACCOUNTS, env=KEYS) as g:
+        g.api.behave("one", "hang_mid", "ok")
+        sent, got = {"x-api-key": g.token}, b""
+        body = {**g.body(), "background": True}
+        async with g.client.stream("POST", g.path(), json=body, headers=sent) as stream:
+            pieces = stream.aiter_raw()
+            while b"output_text.delta" not in got:
+                got += await anext(pieces)
+            name = "resp_" + got.decode().split('"id": "resp_')[1].partition('"')[0]
+            assert (await asked(g, "GET", f"/v1/responses/{name}")).json()["id"] == name
+            for _ in range(2):
+                more = {**g.body(stream=False), "previous_response_id": name}
+                answer = await g.client.post(g.path(), json=more, headers=sent)
+                assert answer.status_code == 200, answer.text
+            cancelled = await asked(g, "POST", f"/v1/responses/{name}/cancel")
+            assert cancelled.json()["status"] == "cancelled"
+        assert [call.credential for call in g.api.calls("one")] == ["key-of-a"] * 3
+
+
 async def test_what_broke_off_on_its_way_can_be_asked_for_again(tmp_path: Path) -> None:
     async with gate(tmp_path, mode="responses") as g:
         g.api.behave("one", "truncated")

@@ -337,6 +337,8 @@ class Exchange:
 
         async def begun(has_said: bool) -> list[tuple[str, str]]:
             self._deadline.begun()
+            # Known from here on: it can be cancelled while it is made.
+            self._makers.keep(relay.response_id, BackendId(name), chosen.credential)
             if has_said:
                 await report.answered()
             return self.said(chosen.backend, model)
@@ -351,16 +353,18 @@ class Exchange:
                 failure=answer.failure,
             )
 
-        backend = find_backend(self._engine.settings.policy, BackendId(chosen.backend or ""))
-        return Relay(
+        name = chosen.backend or ""
+        backend = find_backend(self._engine.settings.policy, BackendId(name))
+        relay = Relay(
             self._asked,
             self._caller,
             patience_with(backend, self._rules, is_streamed=self._asked.is_streamed),
-            name=str(chosen.backend),
+            name=name,
             is_whole=self._is_whole or not self._caller.takes_pieces,
             said=begun,
             broken=broken,
         )
+        return relay
 
     def said(self, backend: str | None = None, model: str | None = None) -> list[tuple[str, str]]:
         """Headers of its answer: what became of it so far, and who answers."""
