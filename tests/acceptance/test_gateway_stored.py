@@ -203,6 +203,43 @@ async def test_a_stream_that_stops_short_is_no_whole_answer(tmp_path: Path) -> N
         assert (await over_http_1_0(g, "GET", path))[0].startswith(b"http/1.1 502 ")
 
 
+async def test_one_that_its_maker_does_not_stream_goes_back_as_it_is(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        path = f"/v1/responses/{await made_by_the_second(g)}"
+        g.api.behave("two", "ok", stored="whole")
+        whole = await asked(g, "GET", path)
+        asked_as_stream = await asked(g, "GET", f"{path}?stream=true")
+        assert asked_as_stream.status_code == 200
+        assert asked_as_stream.json().keys() == whole.json().keys()
+        assert asked_as_stream.headers["content-length"] == whole.headers["content-length"]
+        assert b"content-length" in (await over_http_1_0(g, "GET", f"{path}?stream=true"))[0]
+        found = await g.daemon.client.call("exchange.list", {"limit": 1})
+        assert found["exchanges"][0]["state"] == "succeeded"
+        g.api.behave("two", "ok", stored="cut")
+        assert (await asked(g, "GET", f"{path}?stream=true")).status_code == 502
+
+
+async def test_a_stream_is_known_by_its_bytes_too(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        path = f"/v1/responses/{await made_by_the_second(g)}?stream=true"
+        g.api.behave("two", "ok", stored="untyped")
+        found = await asked(g, "GET", path)
+        assert "content-length" not in found.headers
+        assert last_event(found.text)["type"] == "response.completed"
+
+
+async def test_one_that_failed_does_not_repeat_the_key(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses", first=ACCOUNTS, env=KEYS) as g:
+        path = f"/v1/responses/{last_event((await g.ask()).text)['response']['id']}"
+        g.api.behave("one", "ok", stored="failed")
+        answers = [await asked(g, "GET", path), await asked(g, "GET", f"{path}?stream=true")]
+        told = [answer.text for answer in answers]
+        told.append((await over_http_1_0(g, "GET", f"{path}?stream=true"))[1].decode())
+        for text in told:
+            assert "bad key ********" in text
+            assert "key-of-a" not in text
+
+
 async def test_it_needs_the_token_and_explain_shows_who_was_asked(tmp_path: Path) -> None:
     async with gate(tmp_path, mode="responses") as g:
         name = await made_by_the_second(g)

@@ -3,14 +3,17 @@
 from typing import Literal
 
 from tests.support.provider_answers import stream
-from tests.support.provider_frames import TEXT, Answer, responses_whole
+from tests.support.provider_frames import TEXT, Answer, event, responses_whole
 from tests.support.provider_http import Peer, Request
 from tests.support.provider_misbehaviour import ELSEWHERE
 
-Stored = Literal["ok", "gone", "limited", "redirect", "cut", "truncated", "reset"]
+Stored = Literal[
+    "ok", "gone", "limited", "redirect", "cut", "truncated", "reset", "whole", "untyped", "failed"
+]
 """
 Found; the words of the API for an id that is unknown, and for too many requests; elsewhere; a part
-of what its length says; breaks off.
+of what its length says; breaks off; not streamed though it was asked for; streamed without its
+type; failed, with the key in the words of the error.
 """
 
 
@@ -44,18 +47,37 @@ async def perform(peer: Peer, request: Request, name: Stored) -> bool:
     elif request.path.endswith("/cancel"):
         whole = responses_whole(Answer(model="m", text=TEXT))
         await peer.send(200, {**whole, "id": named, "status": "cancelled"})
-    elif "stream=true" in request.query:
-        return await _streamed(peer, is_whole=name == "ok")
+    elif name == "failed":
+        await _failed(peer, request, named)
+    elif "stream=true" in request.query and name != "whole":
+        return await _streamed(peer, name)
     else:
         whole = responses_whole(Answer(model="m", text=TEXT))
         await peer.send(200, {**whole, "id": named})
     return True
 
 
-async def _streamed(peer: Peer, *, is_whole: bool) -> bool:
+async def _streamed(peer: Peer, name: Stored) -> bool:
     found = stream("responses", Answer(model="m", text=TEXT))
-    await peer.begin_stream()
-    for frame in (*found.head, *found.tail) if is_whole else found.head:
+    if name == "untyped":
+        await peer.raw(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    else:
+        await peer.begin_stream()
+    for frame in found.head if name == "truncated" else (*found.head, *found.tail):
         await peer.event(frame)
     await peer.end_stream()
     return True
+
+
+async def _failed(peer: Peer, request: Request, named: str) -> None:
+    error = {"code": "server_error", "message": f"bad key {request.credential}"}
+    whole = {**responses_whole(Answer(model="m", text=TEXT)), "id": named}
+    failed = {**whole, "status": "failed", "output": [], "error": error}
+    if "stream=true" not in request.query:
+        await peer.send(200, failed)
+        return
+    await peer.begin_stream()
+    for frame in stream("responses", Answer(model="m", text=TEXT)).head:
+        await peer.event(frame)
+    await peer.event(event("response.failed", {"response": failed}))
+    await peer.end_stream()

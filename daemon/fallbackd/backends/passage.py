@@ -322,6 +322,11 @@ class AnswerWatch:
         """It came as events, and not in one piece."""
         return self._parser.is_whole is False
 
+    @property
+    def is_whole(self) -> bool:
+        """It came in one piece, and not as events. Neither holds before its first bytes."""
+        return self._parser.is_whole is True
+
     def error_event(self, message: str) -> bytes:
         """What ends the stream here, as the one that follows what has come. See there."""
         follows = {"id": self.response_id, "sequence_number": self._parser.sequence_number + 1}

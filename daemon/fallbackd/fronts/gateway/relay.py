@@ -225,7 +225,7 @@ class Relay:
         watch = self._watch
         if watch.has_failed:
             if watch.is_told:
-                await self._caller.send(_masked_from_error(bytes(self._held), passed))
+                await self._caller.send(masked_from_error(bytes(self._held), passed))
             evidence = self._why(passed, HttpResponse(status=200)) or Evidence()
             await self._break_off(evidence, is_told=watch.is_told)
         await self._caller.drained()
@@ -333,7 +333,7 @@ def _may_state_error(data: bytes) -> bool:
     )
 
 
-def _masked_from_error(data: bytes, passed: PassedOn) -> bytes:
+def masked_from_error(data: bytes, passed: PassedOn) -> bytes:
     """Events of which one is an error: words of the answer before it stay as they are."""
     found = _ERROR.search(data)
     at = 0 if found is None else found.start()

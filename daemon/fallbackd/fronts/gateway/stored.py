@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from fallbackd.backends import passage
 from fallbackd.backends.passage import AnswerWatch, Passage
+from fallbackd.backends.sieve import Sieve
 from fallbackd.backends.spec import NotConfigured
 from fallbackd.core.health.record import view
 from fallbackd.core.health.scopes import backend_scope
@@ -25,7 +26,8 @@ from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, ToCal
 from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.makers import Maker, Makers
 from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, OutwardCall, next_hop
-from fallbackd.fronts.gateway.sealed import is_sealed
+from fallbackd.fronts.gateway.relay import masked_from_error
+from fallbackd.fronts.gateway.sealed import SealedWatch, is_sealed
 from fallbackd.ports.passing import PassedOn, PassOn
 
 SILENCE_S = 180.0
@@ -174,49 +176,61 @@ async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
         raise way.failed("it was silent" if silence.cancelled_caught else _why(passed))
     if 300 <= head.status < 400:
         raise way.failed(f"it redirects ({head.status}), which is not followed")
-    is_stream = call.is_streamed and head.status < 300 and not is_sealed(head)
-    if is_stream and way.caller.takes_pieces:
-        await _streamed(passed, head, way)
+    # A provider that does not stream what it has stored answers with the whole of it all the same.
+    may_be_stream = call.is_streamed and head.status < 300 and not is_sealed(head)
+    goes_on = may_be_stream and way.caller.takes_pieces
+    if goes_on and head.headers.get("content-type", "").startswith("text/event-stream"):
+        await _streamed(passed, head, way, b"")
         return True
+    watch = SealedWatch("responses") if is_sealed(head) else AnswerWatch("responses")
     body = bytearray()
     with anyio.move_on_after(SILENCE_S) as silence:
         while (piece := await passed.read()) is not None:
             body += piece
             if len(body) > passage.MAX_WHOLE_BYTES:
                 raise way.failed("what it sends is longer than any answer")
+            watch.feed(piece)
+            if goes_on and watch.is_stream:
+                break
+    if goes_on and watch.is_stream:
+        await _streamed(passed, head, way, bytes(body))
+        return True
     end = None if silence.cancelled_caught else passed.exit
-    watch = AnswerWatch("responses")
-    if is_stream:
-        watch.feed(bytes(body))
-    is_short = is_stream and not _is_all(watch)
+    is_short = may_be_stream and not (watch.is_whole or _is_all(watch))
     if is_short or not isinstance(end, HttpResponse) or end.truncated:
         raise way.failed("it broke off")
-    await way.begin(head, length=len(body))
-    await way.caller.send(bytes(body))
+    watch.finish(end, is_side=True)
+    told = passed.masked(bytes(body)) if watch.has_failed else bytes(body)
+    await way.begin(head, length=len(told))
+    await way.caller.send(told)
     return head.status < 300
 
 
-async def _streamed(passed: PassedOn, head: HttpResponse, way: _Way) -> None:
+async def _streamed(passed: PassedOn, head: HttpResponse, way: _Way, begun: bytes) -> None:
     """
     The events of an answer, which may still be made.
+
+    Args:
+        begun: What has come of it.
 
     Raises:
         Aborted: They end before it does. No client takes that for a whole answer.
     """
-    watch = AnswerWatch("responses")
+    watch, sieve = AnswerWatch("responses"), Sieve(leaves_out=False)
     await way.begin(head)
-    while True:
-        piece: bytes | None = None
+    piece: bytes | None = begun
+    while piece is not None:
+        events = sieve.feed(piece, may_drop=False)
+        watch.feed(events)
+        await way.caller.send(masked_from_error(events, passed) if watch.has_failed else events)
+        piece = None
         with anyio.move_on_after(SILENCE_S):
             piece = await passed.read()
-        if piece is None:
-            break
-        watch.feed(piece)
-        await way.caller.send(piece)
     if not _is_all(watch):
         text = f"{way.maker.backend} broke off its answer"
         await way.caller.send(watch.error_event(text))
         raise Aborted
+    await way.caller.send(sieve.rest())
 
 
 def _is_all(watch: AnswerWatch) -> bool:
