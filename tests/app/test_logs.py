@@ -68,6 +68,36 @@ def test_values_of_every_kind_are_cleaned() -> None:
     assert found == {"list": ["a\\x0ab", 1, True], "map": {"k": "odd\\x00"}, "f": 1.5}
 
 
+@pytest.mark.parametrize(
+    "scope",
+    [
+        "credential:127.0.0.1:8080/k1",
+        "credential:one/work-2",
+        "credential:openrouter/k1+model:qwen/qwen3-coder:free",
+        "model:one/gpt-5.1",
+    ],
+)
+def test_a_line_says_which_credential_it_is_about(scope: str) -> None:
+    assert clean({"scope": scope}, str) == {"scope": scope}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "credential:hunter2hunter2",
+        "credential: hunter2/hunter2",
+        "credential:one/sk-hunter2hunter2",
+        "credential:one/k1+model:token=hunter2",
+        "credential:one/k1 token: hunter2",
+    ],
+)
+def test_a_secret_is_hidden_where_the_name_of_a_credential_stands(text: str) -> None:
+    assert "hunter2" not in clean({"scope": text}, str)["scope"]
+    assert "hunter2" not in clean({"words": text}, str)["words"]
+    known = clean({"scope": "credential:one/k1"}, lambda text: text.replace("k1", "[secret]"))
+    assert known == {"scope": "credential:one/[secret]"}
+
+
 def test_a_log_that_cannot_be_written_changes_nothing() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(

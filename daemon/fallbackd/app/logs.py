@@ -21,6 +21,9 @@ from fallbackd_conversations.redact import redact, strip_escapes
 MAX_VALUE_CHARS = 4000
 SENTENCE = "sentence"
 """A field that says the whole event to people."""
+SCOPE = "scope"
+"""A field with the name of what an outage is about."""
+_CREDENTIAL = re.compile(r"(credential:)([\w.:-]{1,300}/[\w.@+-]{1,64}(?:\+model:\S{1,300})?)")
 _LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -101,7 +104,7 @@ def _cleaned(value: Any, name: str, conceal: Callable[[str], str]) -> Any:
         case str():
             # Values first and whole: a cut or a pattern may leave a piece that none matches.
             text = strip_escapes(conceal(value)[:MAX_VALUE_CHARS])
-            return _printable(redact(text), lines=name == "exception")
+            return _printable(_redacted(text, name), lines=name == "exception")
         case bool() | int() | float() | None:
             return value
         case Mapping():
@@ -110,6 +113,15 @@ def _cleaned(value: Any, name: str, conceal: Callable[[str], str]) -> Any:
             return [_cleaned(each, name, conceal) for each in value]
         case _:
             return _cleaned(str(value), name, conceal)
+
+
+def _redacted(text: str, name: str) -> str:
+    """
+    A credential's scope has the shape of a secret that follows its name (`token: …`), and is a
+    name itself. Owner, label and model are looked at like any other text.
+    """
+    found = _CREDENTIAL.fullmatch(text) if name == SCOPE else None
+    return redact(text) if found is None else found[1] + redact(found[2])
 
 
 def _printable(text: str, *, lines: bool) -> str:
