@@ -150,10 +150,11 @@ HEADERS = {
 
 @asynccontextmanager
 async def gateway(place: Path, seen: Seen) -> AsyncIterator[tuple[Daemon, int]]:
-    at = free_port()
-    async with recording(seen), running(place, CONFIG.format(at=at, port=seen.port)) as daemon:
-        await listening(at)
-        yield daemon, at
+    async with recording(seen):
+        at = free_port()  # once the provider has its own: it may be given the same one else
+        async with running(place, CONFIG.format(at=at, port=seen.port)) as daemon:
+            await listening(at)
+            yield daemon, at
 
 
 def token_of(daemon: Daemon) -> str:

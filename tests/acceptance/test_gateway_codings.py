@@ -54,8 +54,8 @@ class Sealing(Struct):
 async def gateway(
     place: Path, sealing: Sealing, *, kind: str = "anthropic-http"
 ) -> AsyncIterator[tuple[Daemon, httpx2.AsyncClient]]:
-    at = free_port()
     async with serving(sealing.serve) as port:
+        at = free_port()
         config = CONFIG.format(at=at, port=port, kind=kind)
         async with running(place, config) as daemon:
             await listening(at)

@@ -138,9 +138,9 @@ async def gate(
         defaults: Of `[defaults]`.
         more: Tables of further backends; `{url}` is the provider's address for them.
     """
-    port = free_port()
     kind, path = KINDS[mode]
     async with provider() as api:
+        port = free_port()  # the provider may be given the same one else
         for route in ("one", "two", "three"):
             api.behave(route, "ok")
         # Of another host: a network that fails is the failure of a host.
