@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -51,9 +51,10 @@ def held(pid: int) -> Iterator[None]:
     over = threading.Event()
 
     def hold() -> None:
-        while not over.is_set() and is_alive(pid):
-            os.kill(pid, signal.SIGSTOP)
-            over.wait(0.001)
+        with suppress(ProcessLookupError):  # it may end at any moment
+            while not over.is_set() and is_alive(pid):
+                os.kill(pid, signal.SIGSTOP)
+                over.wait(0.001)
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -62,7 +63,7 @@ def held(pid: int) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-        if is_alive(pid):
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 
 
