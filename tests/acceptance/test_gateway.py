@@ -109,6 +109,22 @@ async def test_a_chain_may_hold_its_answers_to_the_end_where_the_others_do_not(
             await g.ask()
 
 
+async def test_the_chain_of_all_other_models_may_hold_its_answers_too(tmp_path: Path) -> None:
+    held = 'hold_whole = ["*"]'
+    async with gate(tmp_path, gateway=held, chains='"*" = ["one", "two"]') as g:
+        g.api.behave("one", "truncated")
+        for name, status in (("gpt-4o", 200), ("team", None)):
+            await g.daemon.client.call("health", {"action": "clear"})
+            asked = g.client.post(
+                g.path(), json={**g.body(), "model": name}, headers={"x-api-key": g.token}
+            )
+            if status is None:
+                with pytest.raises(httpx2.RemoteProtocolError):
+                    await asked
+            else:
+                assert (await asked).headers["x-fallbackd-served-by"] == "two"
+
+
 async def test_the_error_of_the_last_backend_goes_back_as_it_came(tmp_path: Path) -> None:
     async with gate(tmp_path) as g:
         g.api.behave("one", "429", retry_after_s=3600)

@@ -191,6 +191,28 @@ async def test_a_conversation_stays_with_one_account_of_its_backend(tmp_path: Pa
         assert len({one.credential for one in g.api.calls("one")}) == 2
 
 
+async def test_the_roles_of_a_conversation_know_who_has_written_in_it(tmp_path: Path) -> None:
+    roles = """
+[backends.three]
+kind = "anthropic-http"
+base_url = "{url}"
+model = "claude-sonnet-4-5"
+cost = "local"
+[roles.writer]
+kind = "creative"
+chain = ["one"]
+[roles.critic]
+must_differ_from = ["author"]
+chain = ["one", { backend = "three", translate = true }]
+"""
+    async with gate(tmp_path, first='family = "gpt"', more=roles) as g:
+        unknown = await ask(g, "critic", **S)
+        assert unknown.status_code == 409
+        assert "must_differ_from" in unknown.text
+        assert await served(g, "writer", **S) == "one"
+        assert await served(g, "critic", **S) == "three"
+
+
 async def test_two_chains_of_one_conversation_go_their_own_ways(tmp_path: Path) -> None:
     chains = """
 big = [{ backend = "one", model = "A" }, "two"]

@@ -65,3 +65,12 @@ def test_the_address_that_a_kind_has_by_itself_counts_too() -> None:
     assert loaded(text).refused == ()
     (refused,) = loaded(text, HERMES_API_KEY="k").refused
     assert LACKS.format(path="backends.hermes-api") in refused.message
+
+
+def test_what_is_held_and_is_not_there_is_named() -> None:
+    text = '[gateway]\nhold_whole = ["taem", "*", "judge", "codex"]\n'
+    text += '[chains]\nteam = ["codex"]\n[roles.judge]\nchain = ["codex"]\n'
+    (warning,) = loaded(text).warnings
+    assert str(warning) == (
+        'gateway.hold_whole: "taem" is no chain and no role; it has no effect. Did you mean "team"?'
+    )

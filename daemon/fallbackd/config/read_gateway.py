@@ -1,5 +1,6 @@
 """`[gateway]`: the local HTTP endpoint."""
 
+from collections.abc import Collection
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -7,7 +8,7 @@ from msgspec import Struct, structs
 
 from fallbackd.backends import ENDPOINTS, http_calls
 from fallbackd.backends.spec import Options
-from fallbackd.config.fields import Say, join, read
+from fallbackd.config.fields import Say, guess, join, read, show
 from fallbackd.config.read_backends import Backends
 from fallbackd.config.schema import GatewayTable
 from fallbackd.core.policy import Backend
@@ -30,6 +31,20 @@ def read_gateway(raw: object, say: Say) -> Gateway:
     return Gateway(
         **read(raw, GatewayTable, "gateway", say, in_use=lambda one: getattr(plain, one))
     )
+
+
+def check_held(gateway: Gateway, known: Collection[str], say: Say) -> None:
+    """
+    Args:
+        known: Names of chains, roles and backends.
+    """
+    for name in gateway.hold_whole:
+        if name not in known:
+            near = guess(name, known)
+            say(
+                "gateway.hold_whole",
+                f"{show(name)} is no chain and no role; it has no effect.{near}",
+            )
 
 
 def without_circles(gateway: Gateway, found: Backends, say: Say) -> Backends:

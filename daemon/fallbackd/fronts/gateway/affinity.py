@@ -47,13 +47,19 @@ class _Metadata(Struct):
     session_id: str | None = None
 
 
-def session_of(named: Mapping[str, str], asked: Passage, body: bytes) -> str | None:
+def session_of(
+    named: Mapping[str, str], asked: Passage, body: bytes, *, is_role: bool = False
+) -> str | None:
     """
     The session of a conversation; None: the request stands alone.
 
     What callers send is hashed: it may be an account of theirs, and is of any length. Each name of
     a model or a chain has a session of its own: a program asks for several in one conversation,
     each with a cache of its own.
+
+    Args:
+        is_role: What is named is a role. All roles have one session: who wrote in it counts for
+            who may judge.
     """
     if asked.side:
         return None
@@ -64,7 +70,8 @@ def session_of(named: Mapping[str, str], asked: Passage, body: bytes) -> str | N
         found = _in_body(body)
     if not found:
         return None
-    if name := named.get(CHAIN) or asked.model:
+    name = named.get(CHAIN) or asked.model
+    if name and not is_role:
         found = f"{found}\n{name}"
     return "gateway-" + hashlib.sha256(found.encode()).hexdigest()[:16]
 

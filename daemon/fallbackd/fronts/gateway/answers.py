@@ -1,6 +1,6 @@
 """What goes back to a caller: a head and its body, a refusal, an answer that broke off."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, Protocol
 
 import msgspec
@@ -11,6 +11,7 @@ from fallbackd.backends.passage import Passage
 from fallbackd.backends.spec import ApiMode
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence, HttpResponse
+from fallbackd.core.records import VerdictWord
 
 
 class AnswerHead(Struct, frozen=True, kw_only=True):
@@ -102,10 +103,21 @@ def status_of_error(failed: NotAnswered) -> int | None:
     return failed.reply.status if is_event else _STATUS.get(failed.reason, 502)
 
 
-def without_consent() -> Refusal:
-    text = "only backends that bill each call are available: allow_metered = true in"
-    text += " [gateway], or the header x-fallbackd-allow-metered: 1, lets them answer"
-    return Refusal(402, text, "consent")
+def refuse_by_rule(verdicts: Set[VerdictWord]) -> None:
+    """
+    Raises:
+        Refusal: A rule that the caller can satisfy keeps the backends from answering.
+    """
+    if "consent" in verdicts:
+        text = "only backends that bill each call are available: allow_metered = true in"
+        text += " [gateway], or the header x-fallbackd-allow-metered: 1, lets them answer"
+        raise Refusal(402, text, "consent")
+    if "must_differ" in verdicts:
+        text = "this role is answered by another model family than the author's (must_differ_from),"
+        text += " and no such backend is available. The author is who answered last in a creative"
+        text += " role of the same conversation (x-fallbackd-session); where there is none, no"
+        text += " family is known to differ"
+        raise Refusal(409, text, "must_differ")
 
 
 NO_SUCH_CALL = frozenset({404, 405, 501})

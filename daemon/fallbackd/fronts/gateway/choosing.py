@@ -31,8 +31,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
     entries: tuple[Entry, ...]
     role: str | None = None
-    name: str | None = None
-    """Of the chain, the role or the backend."""
+    name: str = _ANY
+    """Of the chain, the role or the backend; `*`: it was the id of a real model."""
     model: str | None = None
     """The id of a real model; None: it was a name of ours."""
 

@@ -122,7 +122,8 @@ class Exchange:
         self._headers[HOP] = next_hop(self._named)
         found, entries, credential = self._fitting()
         body = self._body.plain or b""
-        session = session_of(self._named, self._asked, body)
+        is_role = found.role is not None
+        session = session_of(self._named, self._asked, body, is_role=is_role)
         asks = self._asks(found, entries, credential, session)
         self._record.requested = entries[0].backend
         chosen = await self._resolve(asks)
@@ -224,8 +225,7 @@ class Exchange:
         """
         if self._asked.previous is not None:
             raise self._makers.unavailable(self._asked.previous)
-        if any(one.verdict == "consent" for one in chosen.candidates):
-            raise answers.without_consent()
+        answers.refuse_by_rule({one.verdict for one in chosen.candidates})
 
     async def _resolve(self, asks: Mapping[str, Any]) -> Resolution:
         chosen = await callers.resolve(
