@@ -37,15 +37,27 @@ async def test_a_held_answer_is_preceded_by_keep_alives(tmp_path: Path, mode: st
 async def test_the_last_failure_is_reported_behind_them_without_a_good_end(
     tmp_path: Path, mode: str
 ) -> None:
-    async with gate(tmp_path, mode=mode, first=HANGS_FIRST, gateway=OFTEN, hold_s=20) as g:
+    last = 'last = ["two"]'
+    async with gate(
+        tmp_path, mode=mode, first=HANGS_FIRST, gateway=OFTEN, hold_s=20, chains=last
+    ) as g:
         g.api.behave("one", "hang")
         g.api.behave("two", "refuse", status=422, message=BUSY)
         got = bytearray()
         with pytest.raises(httpx2.RemoteProtocolError):
             await read_into(got, g)
         assert got.startswith(BEATS[mode])
-        last = next(line for line in reversed(got.splitlines()) if line.startswith(b"data: "))
-        assert BUSY in json.dumps(json.loads(last[6:]))
+        told = next(line for line in reversed(got.splitlines()) if line.startswith(b"data: "))
+        said = json.loads(told[6:])
+        assert BUSY in json.dumps(said)
+        alone = await g.ask(**{"x-fallbackd-chain": "last"})
+        if mode == "responses":
+            assert got.count(b"data: ") == 2
+            assert b"event: response.created" in got
+            code = alone.json()["error"]["code"] or "server_error"
+            assert said["response"]["error"]["code"] == code
+        else:
+            assert said == alone.json()  # as it is said where nothing has left before it
         assert ENDS[mode].encode() not in got
 
 

@@ -387,14 +387,15 @@ def error_event(mode: ApiMode, message: str, follows: Mapping[str, Any] = _FIRST
     The event that ends a stream which cannot go on. No API takes it for a good end.
 
     Args:
-        follows: Of an answer of the responses API: its `id` and the next `sequence_number`.
+        follows: Of an answer of the responses API: its `id` and the next `sequence_number`; the
+            `code` of the error, where there is one.
     """
     match mode:
         case "messages":
             name, value = "error", error_body(mode, 503, message, "")
         case "responses":
             name = "response.failed"
-            error = {"code": "server_error", "message": message}
+            error = {"code": follows.get("code", "server_error"), "message": message}
             failed = {"id": follows["id"], "object": "response", "status": "failed", "error": error}
             value = {
                 "type": name,

@@ -9,6 +9,7 @@ reported behind it by an event, and our own headers are missing.
 from collections.abc import Awaitable, Callable
 
 import anyio
+import msgspec
 
 from fallbackd.backends import passage
 from fallbackd.backends.lines import fields, read_object, words
@@ -22,6 +23,7 @@ _COMMENT = b": keepalive\n\n"
 _BLANK = b"\n\n"
 """The library of Google's clients reads no comments, and waits for more behind one."""
 MAX_SAID_CHARS = 500
+_BEGUN = {"id": "", "object": "response", "status": "in_progress", "output": []}
 
 
 class KeptAlive:
@@ -75,8 +77,12 @@ class KeptAlive:
                 await self._caller.begin(AnswerHead(status=200, headers=list(_HEAD)))
             self._caller.write(_BLANK if self._mode == "generate_content" else _COMMENT)
 
-    async def _fail(self, message: str) -> None:
-        await self._caller.send(passage.error_event(self._mode, message[:MAX_SAID_CHARS]))
+    async def _fail(self, message: str, body: bytes = b"") -> None:
+        """
+        Args:
+            body: Of an error in the words of the API, which are kept.
+        """
+        await self._caller.send(_error_event(self._mode, message[:MAX_SAID_CHARS], body))
         raise Aborted
 
     async def begin(self, reply: AnswerHead) -> None:
@@ -96,7 +102,7 @@ class KeptAlive:
 
     async def send(self, data: bytes) -> None:
         if self._unfit:
-            await self._fail(_message(data) or self._unfit)
+            await self._fail(self._unfit, data)
         await self._caller.send(data)
 
     async def drained(self) -> None:
@@ -112,6 +118,17 @@ def kept_alive(caller: ToCaller, asked: Passage, *, every_s: float | None) -> Ke
     return KeptAlive(caller, asked.mode, every_s=every_s)
 
 
-def _message(body: bytes) -> str:
-    """Of an error in the words of an API; empty: it is none."""
-    return words(fields((read_object(body) or {}).get("error")).get("message"))
+def _error_event(mode: ApiMode, message: str, body: bytes) -> bytes:
+    value = read_object(body) or {}
+    error = fields(value.get("error"))
+    if mode == "responses":
+        # The library of OpenAI reads no failure of a response that it has not seen begin.
+        created = {"type": "response.created", "sequence_number": 0, "response": _BEGUN}
+        begun = b"event: response.created\ndata: " + msgspec.json.encode(created) + b"\n\n"
+        said, code = words(error.get("message")), words(error.get("code"))
+        follows = {"id": "", "sequence_number": 1, "code": code or "server_error"}
+        return begun + passage.error_event(mode, said or message, follows)
+    if not error:
+        return passage.error_event(mode, message)
+    head = b"event: error\n" if mode == "messages" else b""
+    return head + b"data: " + msgspec.json.encode(value) + b"\n\n"
