@@ -9,6 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fallbackd_client.calls import Json
+
 ANSWER_S = 5.0
 _ALIAS = "claude-fallbackd-"
 """Before a name that Claude Code is to show, too."""
@@ -26,6 +28,22 @@ class Silent(Exception):
 
 class WrongToken(Silent):
     """The gateway listens, and knows another token."""
+
+
+def not_listening(daemon: Mapping[str, Json]) -> str | None:
+    """
+    Why the gateway does not listen at its port; None: it does, or is off.
+
+    The port may be another program's then. Nothing is to be sent there: the token is for the
+    gateway alone.
+
+    Args:
+        daemon: As `status` describes it.
+    """
+    for one in daemon.get("troubles") or []:
+        if one.get("kind") == "gateway":
+            return str(one.get("message"))
+    return None
 
 
 def models(port: int, token: str, *, api: str = "") -> list[str]:

@@ -12,7 +12,12 @@ TOKEN = "the-token"
 
 @contextmanager
 def listening(
-    *, models: list[str], refuses: str = "", lacks: str = "", others: bool = False
+    *,
+    models: list[str],
+    refuses: str = "",
+    lacks: str = "",
+    others: bool = False,
+    asked: list[str] | None = None,
 ) -> Iterator[int]:
     """
     What the gateway answers to such requests, in front of no backend.
@@ -20,6 +25,7 @@ def listening(
     Args:
         lacks: An API of which it has no models.
         others: A model that it does not list is answered too.
+        asked: Gets the path of each request.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -33,6 +39,8 @@ def listening(
             self.wfile.write(body)
 
         def is_known(self) -> bool:
+            if asked is not None:
+                asked.append(self.path)
             return self.headers["authorization"] == f"Bearer {TOKEN}"
 
         def do_GET(self) -> None:
@@ -44,6 +52,8 @@ def listening(
             self.say(200, {"data": data, "serves_other_models": others})
 
         def do_POST(self) -> None:
+            if asked is not None:
+                asked.append(self.path)
             self.rfile.read(int(self.headers["content-length"]))
             self.say(404 if refuses and refuses in self.path else 400, {"error": {}})
 

@@ -9,7 +9,7 @@ import sys
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.actions import add_actions
-from fallbackd_client.cli.output import UsageError, emit_json, show
+from fallbackd_client.cli.output import UsageError, emit_json, note, show
 from fallbackd_client.cli.render import Style, clock, one_line
 from fallbackd_client.cli.settings import add_change_arguments, change
 from fallbackd_client.cli.views import now
@@ -92,11 +92,17 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 
 def _env(args: argparse.Namespace, client: Client) -> None:
+    from fallbackd_client.gateway.asking import not_listening
+
     url = f"http://127.0.0.1:{_configured(client)['port']}"
     exports = {name: text.format(url=url) for name, text in _EXPORTS[args.tool].items()}
+    why = not_listening(client.call("status", {})["daemon"])
+    warnings = [] if why is None else [_see_doctor(why)]
     if args.json:
-        emit_json({"url": url, "env": exports})
+        emit_json({"url": url, "env": exports, "warnings": warnings})
         return
+    for warning in warnings:
+        note(f"warning: {warning}")
     print(_FILES.get(args.tool, "").format(url=url), end="")
     for name, text in exports.items():
         print(f'export {name}="{text}"')
@@ -107,6 +113,8 @@ def _setup(args: argparse.Namespace, client: Client) -> int:
     from fallbackd_client.settings.editing import own_command
 
     tool = TOOLS[args.tool]
+    if not args.undo:
+        _require_listening(client, is_asked=tool.names_models)
     # What was written before can be taken out whether the gateway is on or off.
     port = 0 if args.undo else _configured(client)["port"]
     gateway = Gateway(
@@ -129,6 +137,26 @@ def _configured(client: Client) -> dict[str, Json]:
     return found
 
 
+def _require_listening(client: Client, *, is_asked: bool) -> None:
+    """
+    A warning, where the settings can be written without asking the gateway.
+
+    Raises:
+        UsageError: It is to be asked, and does not listen.
+    """
+    from fallbackd_client.gateway.asking import not_listening
+
+    why = not_listening(client.call("status", {})["daemon"])
+    if why is not None and is_asked:
+        raise UsageError(_see_doctor(why))
+    if why is not None:
+        note(f"warning: {_see_doctor(why)}")
+
+
+def _see_doctor(why: str) -> str:
+    return f"{why}; see fallbackd-client doctor"
+
+
 def _served(client: Client, port: int) -> list[str]:
     """
     What a program may ask the gateway for in chat completions, which programs whose models are
@@ -139,15 +167,11 @@ def _served(client: Client, port: int) -> list[str]:
     """
     from fallbackd_client.gateway.asking import Silent, models
 
-    troubles = client.call("status", {})["daemon"].get("troubles") or []
-    if said := [one["message"] for one in troubles if one.get("kind") == "gateway"]:
-        # The token is for no other program that has the port.
-        raise UsageError(f"{said[0]}; see fallbackd-client doctor")
     try:
         found = models(port, _token(client), api="chat_completions")
     except Silent as error:
         raise UsageError(
-            f"the gateway cannot be asked at port {port}: {error}; see fallbackd-client doctor"
+            _see_doctor(f"the gateway cannot be asked at port {port}: {error}")
         ) from error
     if not found:
         raise UsageError(

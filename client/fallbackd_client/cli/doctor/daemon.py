@@ -133,7 +133,7 @@ def look_at_file(machine: Machine, service: Service) -> list[Finding]:
 
 
 def _troubles(daemon: dict[str, Json]) -> list[Finding]:
-    """What it says itself; whose places are and who may reach them is looked at anyway."""
+    """What it says itself, but for what another look reports: places, and the gateway."""
     return [
         Finding(
             "daemon",
@@ -142,7 +142,7 @@ def _troubles(daemon: dict[str, Json]) -> list[Finding]:
             str(one.get("fix") or ""),
         )
         for one in daemon.get("troubles") or []
-        if one.get("kind") not in ("exposed", "unprotected")
+        if one.get("kind") not in ("exposed", "gateway", "unprotected")
     ]
 
 

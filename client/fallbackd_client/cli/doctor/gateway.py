@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 
 from fallbackd_client.cli.doctor.findings import ERROR, WARNING, Finding, Machine, command
+from fallbackd_client.cli.doctor.ports import listeners
 from fallbackd_client.errors import ClientError
-from fallbackd_client.gateway.asking import Silent, WrongToken, serves, unanswered
+from fallbackd_client.gateway.asking import Silent, WrongToken, not_listening, serves, unanswered
 from fallbackd_client.gateway.tools import TOOLS
 from fallbackd_client.settings.editing import Command
 from fallbackd_client.settings.jsonc import Unreadable
@@ -28,6 +30,8 @@ def look_at_gateway(machine: Machine, client: Client) -> list[Finding]:
     """Nothing that it asks reaches a provider."""
     try:
         config = client.call("config.get", {}, timeout_s=_ANSWER_S).get("config") or {}
+        # Asked now: a port that was taken since the first look would be sent the token.
+        daemon = client.call("status", {}, timeout_s=_ANSWER_S).get("daemon") or {}
     except ClientError:
         return []  # said elsewhere
     gateway: dict[str, Json] = config.get("gateway") or {}
@@ -36,6 +40,8 @@ def look_at_gateway(machine: Machine, client: Client) -> list[Finding]:
     elsewhere, pointed = _tools(machine, port)
     if port is None:
         return elsewhere
+    if (why := not_listening(daemon)) is not None:
+        return [_taken(machine, port, why), *elsewhere]
     found = _calls(machine, port)
     if not found:
         found = [one for tool, text in pointed if (one := _as_set_up(machine, port, tool, text))]
@@ -68,6 +74,23 @@ def _tools(machine: Machine, port: int | None) -> tuple[list[Finding], list[tupl
 
 def _set_up(tool: Tool, *options: str) -> str:
     return command("fallbackd-client", "gateway", "setup", tool.name, *options, "--yes")
+
+
+def _taken(machine: Machine, port: int, why: str) -> Finding:
+    """
+    Args:
+        why: The words of the daemon.
+    """
+    if f"port {port}: {os.strerror(errno.EADDRINUSE)}" not in why:
+        return Finding("gateway", ERROR, why)
+    known = listeners(machine)
+    who = " and ".join(dict.fromkeys(one.told(machine) for one in known if one.port == port))
+    who = who or "another program"
+    what = f"{why}: {who} has it; end that program, or give the gateway another [gateway] port"
+    ports = {one.port for one in known}
+    free = next(one for one in (*range(port + 1, 65536), *range(port, 0, -1)) if one not in ports)
+    fix = command("fallbackd-client", "config", "set", "gateway.port", str(free))
+    return Finding("gateway", ERROR, what, fix)
 
 
 def _calls(machine: Machine, port: int) -> list[Finding]:

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.client.conftest import RunCli
@@ -9,7 +10,7 @@ from fallbackd.config.programs import known_programs
 from fallbackd_client import __version__
 from fallbackd_client.cli.main import main
 
-STATUS = {
+STATUS: dict[str, Any] = {
     "programs": known_programs(),
     "daemon": {"version": __version__, "pid": 2**22 + 1, "store": "sqlite", "state": "running"},
     "health": {"codex": {"state": "healthy"}},
@@ -64,6 +65,19 @@ def test_findings_come_worst_first_each_with_its_command(run_cli: RunCli, home: 
     assert levels == sorted(levels, key=["error", "warning", "note"].index)
     assert found[0]["fix"] == f"chmod 700 {state}"
     assert "codex login" in {one["fix"] for one in found}
+
+
+def test_a_gateway_that_cannot_listen_is_one_error(run_cli: RunCli) -> None:
+    said = "the gateway cannot listen at port 5: Permission denied (127.0.0.1)"
+    troubles = [{"kind": "gateway", "message": said}]
+    answers = {
+        "status": {**STATUS, "daemon": {**STATUS["daemon"], "troubles": troubles}},
+        "config.get": {"config": {"gateway": {"enabled": True, "port": 5}}},
+    }
+    ran = run_cli(["doctor", "--json"], answers)
+    found = [one for one in json.loads(ran.out)["findings"] if said in one["what"]]
+    assert found == [{"check": "gateway", "level": "error", "what": said, "fix": ""}]
+    assert ran.code == 1
 
 
 def test_quiet_leaves_out_what_is_only_good_to_know(run_cli: RunCli) -> None:

@@ -13,7 +13,13 @@ from tests.support.gateway import free_port
 from fallbackd_client.cli.commands.gateway import SETUP
 from fallbackd_client.gateway.tools import TOOLS
 
-ON = {"config.get": {"config": {"gateway": {"enabled": True, "port": 41411}}}}
+ON: dict[str, Any] = {
+    "config.get": {"config": {"gateway": {"enabled": True, "port": 41411}}},
+    "status": {"daemon": {}},
+}
+TAKEN = "the gateway cannot listen at port 41411: Address already in use (::1)"
+"""The words of the daemon while another program has the port."""
+AWAY = {**ON, "status": {"daemon": {"troubles": [{"kind": "gateway", "message": TAKEN}]}}}
 NAMES = {
     "claude": "ANTHROPIC_BASE_URL",
     "codex": "FALLBACKD_GATEWAY_TOKEN",
@@ -44,6 +50,29 @@ def test_a_shell_takes_what_is_printed_and_asks_for_the_token_itself(
     assert re.search(f"^{name}=(http://127.0.0.1:41411|the-token)", done.stdout, re.M)
     assert "=the-token" in done.stdout
     assert "the-token" not in ran.out
+
+
+def test_a_port_that_is_taken_is_said_beside_what_a_shell_takes(run_cli: RunCli) -> None:
+    ran = run_cli(["gateway", "env", "claude"], AWAY)
+    assert (ran.code, ran.out) == (0, run_cli(["gateway", "env", "claude"], ON).out)
+    assert ran.err == f"warning: {TAKEN}; see fallbackd-client doctor\n"
+    as_json = run_cli(["--json", "gateway", "env", "claude"], AWAY)
+    assert json.loads(as_json.out)["warnings"] == [f"{TAKEN}; see fallbackd-client doctor"]
+    assert json.loads(run_cli(["--json", "gateway", "env", "claude"], ON).out)["warnings"] == []
+
+
+@pytest.mark.parametrize("tool", [one for one in SETUP if one != "opencode"])
+def test_a_port_that_is_taken_is_said_where_a_program_is_set_up(
+    run_cli: RunCli, home: Path, answers: dict[str, Any], tool: str
+) -> None:
+    argv = ["gateway", "setup", tool, "--print"]
+    assert run_cli(argv, answers).err == ""
+    answers["status"]["daemon"]["troubles"] = AWAY["status"]["daemon"]["troubles"]
+    ran = run_cli(argv, answers)
+    assert ran.code == 0
+    assert ran.err == f"warning: {TAKEN}; see fallbackd-client doctor\n"
+    undone = run_cli(["gateway", "setup", tool, "--undo", "--yes"], answers)
+    assert TAKEN not in undone.err
 
 
 def test_a_gateway_that_is_off_is_said_with_what_to_write(run_cli: RunCli) -> None:

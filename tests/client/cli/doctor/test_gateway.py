@@ -18,16 +18,19 @@ from fallbackd_client.settings.editing import Command
 class Answering:
     """Stands for the daemon's control plane."""
 
-    def __init__(self, gateway: dict[str, Any]) -> None:
+    def __init__(self, gateway: dict[str, Any], trouble: str) -> None:
         self._gateway = gateway
+        self._troubles = [{"kind": "gateway", "message": trouble}] if trouble else []
 
     def call(self, method: str, params: dict[str, Any], **_: Any) -> dict[str, Any]:
+        if method == "status":
+            return {"daemon": {"troubles": self._troubles}}
         assert method == "config.get"
         return {"config": {"gateway": self._gateway}}
 
 
-def look(home: Home, gateway: dict[str, Any]) -> list[tuple[str, str, str]]:
-    client: Any = Answering(gateway)
+def look(home: Home, gateway: dict[str, Any], trouble: str = "") -> list[tuple[str, str, str]]:
+    client: Any = Answering(gateway, trouble)
     assert isinstance(client, Answering)
     found: Client = client
     return told(look_at_gateway(home.machine(), found))
@@ -61,6 +64,63 @@ def test_a_gateway_that_answers_in_each_protocol_is_well(tmp_path: Path) -> None
         for tool in TOOLS:
             set_up(home, tool, port)
         assert look(home, {"enabled": True, "port": port}) == []
+
+
+def taken(port: int, why: str = "Address already in use (127.0.0.1)") -> str:
+    """The words of the daemon."""
+    return f"the gateway cannot listen at port {port}: {why}"
+
+
+def test_a_program_that_has_the_port_is_sent_nothing(tmp_path: Path) -> None:
+    home = with_token(tmp_path)
+    asked: list[str] = []
+    with listening(models=["team"], asked=asked) as port:
+        for tool in TOOLS:
+            set_up(home, tool, port)
+        ((level, what, fix),) = look(home, {"enabled": True, "port": port}, taken(port))
+    assert asked == []
+    assert level == "error"
+    assert what == (
+        f"{taken(port)}: another program has it;"
+        " end that program, or give the gateway another [gateway] port"
+    )
+    assert fix == f"fallbackd-client config set gateway.port {port + 1}"
+
+
+TABLE = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0500A8C0:A1C3 00000000:0000 0A 00000000:00000000 00:00000000 00000000     1        0 60 1 0
+   1: 0100007F:A1C3 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 70 1 0
+   2: 0100007F:A1C4 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 80 1 0
+   3: 0100007F:A1C5 0100007F:A1C3 01 00000000:00000000 00:00000000 00000000     0        0 90 1 0
+"""
+"""Port 41411 at a public address and at 127.0.0.1, 41412 at 127.0.0.1, and a connection."""
+
+
+def test_the_program_that_has_the_port_is_named_and_a_free_port_is_the_fix(tmp_path: Path) -> None:
+    home = with_token(tmp_path)
+    home.below_root("/proc/net/tcp", TABLE)
+    on = {"enabled": True, "port": 41411}
+    ((_, what, fix),) = look(home, on, taken(41411))
+    assert ": a program of root has it; " in what
+    assert fix == "fallbackd-client config set gateway.port 41413"
+    home.below_root("/proc/17/comm", "vite\n")
+    home.below_root("/proc/18/comm", "nginx\n")
+    for pid, inode in ((17, 70), (18, 60)):
+        descriptors = home.root / f"proc/{pid}/fd"
+        descriptors.mkdir()
+        (descriptors / "3").symlink_to(f"socket:[{inode}]")
+    ((_, what, _),) = look(home, on, taken(41411))
+    assert ": vite (process 17) has it; " in what
+    assert "nginx" not in what
+
+
+def test_a_gateway_that_cannot_listen_for_another_reason_is_an_error_in_its_words(
+    tmp_path: Path,
+) -> None:
+    home = with_token(tmp_path)
+    for said in (taken(443, "Permission denied (127.0.0.1)"), taken(5000)):
+        assert look(home, {"enabled": True, "port": 443}, said) == [("error", said, "")]
 
 
 def settings_of(home: Home, tool: str) -> Path:
