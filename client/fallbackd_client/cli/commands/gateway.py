@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import shlex
 import sys
 
 from fallbackd_client.cli import exits
@@ -19,16 +20,15 @@ if TYPE_CHECKING:
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
 
-_ASK = "$(fallbackd-client gateway token)"
 _EXPORTS = {
-    "claude": {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_AUTH_TOKEN": _ASK},
-    "codex": {"FALLBACKD_GATEWAY_TOKEN": _ASK},
-    "opencode": {"FALLBACKD_GATEWAY_TOKEN": _ASK},
-    "gemini": {"GOOGLE_GEMINI_BASE_URL": "{url}", "GEMINI_API_KEY": _ASK},
-    "openai": {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": _ASK},
-    "anthropic": {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_KEY": _ASK},
+    "claude": {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_AUTH_TOKEN": "{ask}"},
+    "codex": {"FALLBACKD_GATEWAY_TOKEN": "{ask}"},
+    "opencode": {"FALLBACKD_GATEWAY_TOKEN": "{ask}"},
+    "gemini": {"GOOGLE_GEMINI_BASE_URL": "{url}", "GEMINI_API_KEY": "{ask}"},
+    "openai": {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "{ask}"},
+    "anthropic": {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_KEY": "{ask}"},
 }
-"""Per program, what to put into its environment."""
+"""Per program, what to put into its environment; `ask` is the command that prints the token."""
 _FILES = {
     "codex": """\
 # in ~/.codex/config.toml; MODEL is a chain, a backend or a model of yours
@@ -93,9 +93,12 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 def _env(args: argparse.Namespace, client: Client) -> None:
     from fallbackd_client.gateway.asking import not_listening
+    from fallbackd_client.settings.editing import own_command
 
     url = f"http://127.0.0.1:{_configured(client)['port']}"
-    exports = {name: text.format(url=url) for name, text in _EXPORTS[args.tool].items()}
+    own = own_command(args.socket, "gateway", "token")
+    ask = f"$({shlex.join([own.program, *own.arguments])})"
+    exports = {name: text.format(url=url, ask=ask) for name, text in _EXPORTS[args.tool].items()}
     why = not_listening(client.call("status", {})["daemon"])
     warnings = [] if why is None else [_see_doctor(why)]
     if args.json:

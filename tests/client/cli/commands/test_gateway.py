@@ -32,17 +32,22 @@ NAMES = {
 
 @pytest.mark.parametrize(("tool", "name"), NAMES.items())
 def test_a_shell_takes_what_is_printed_and_asks_for_the_token_itself(
-    run_cli: RunCli, tmp_path: Path, tool: str, name: str
+    run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, name: str
 ) -> None:
+    program = tmp_path / "it's \"mine\" $HOME" / "fallbackd-client"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\n[ "$*" = "$WANTED" ] && echo the-token\n')
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.argv", [str(program)])
     ran = run_cli(["gateway", "env", tool], ON)
     assert ran.code == 0
-    program = tmp_path / "fallbackd-client"
-    program.write_text("#!/bin/sh\necho the-token\n")
-    program.chmod(0o755)
     done = subprocess.run(
         ["/bin/sh", "-eu"],
         input=f"{ran.out}env\n",
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "WANTED": f"--socket {tmp_path}/control.sock gateway token",
+        },
         capture_output=True,
         text=True,
         check=True,
