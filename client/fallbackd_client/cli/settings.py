@@ -50,7 +50,7 @@ def change(
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise UsageError(f"{why}; see what to add with: {shown_by}") from error
     if args.json:
-        emit_json({"edits": [one.document() for one in found], "written": args.yes})
+        emit_json({"edits": [one.document() for one in found], "written": is_wanted})
     if not is_wanted:
         return exits.FAILED if found and not args.json else exits.OK
     note(f"{'removed from' if undo else 'added to'} {program}; restart it to take effect")

@@ -218,6 +218,17 @@ def test_a_program_is_set_up_and_the_change_is_shown_first(
     assert TOOLS[tool].port(path.read_text()) is None
 
 
+def test_a_program_that_needs_no_change_is_not_written(
+    run_cli: RunCli, home: Path, answers: dict[str, Any]
+) -> None:
+    argv = ["--json", "gateway", "setup", "claude"]
+    assert json.loads(run_cli(argv, answers).out)["written"] is False
+    assert json.loads(run_cli([*argv, "--yes"], answers).out)["written"] is True
+    again = run_cli([*argv, "--yes"], answers)
+    assert again.code == 0
+    assert json.loads(again.out) == {"edits": [], "written": False}
+
+
 def test_opencode_gets_the_names_that_the_gateway_serves_and_no_others(
     run_cli: RunCli, home: Path, answers: dict[str, Any]
 ) -> None:
