@@ -116,16 +116,15 @@ def _setup(args: argparse.Namespace, client: Client) -> int:
     from fallbackd_client.settings.editing import own_command
 
     tool = TOOLS[args.tool]
-    if not args.undo:
+    token = own_command(args.socket, "gateway", "token")
+    if args.undo and not args.only_print:
+        # What was written before can be taken out without the gateway, and without the daemon.
+        gateway = Gateway(0, token=token, token_file="")
+    else:
         _require_listening(client, is_asked=tool.names_models)
-    # What was written before can be taken out whether the gateway is on or off.
-    port = 0 if args.undo else _configured(client)["port"]
-    gateway = Gateway(
-        port,
-        token=own_command(args.socket, "gateway", "token"),
-        token_file=_token_file(client),
-        models=_served(client, port) if tool.names_models and not args.undo else (),
-    )
+        port = _configured(client)["port"]
+        models = _served(client, port) if tool.names_models else ()
+        gateway = Gateway(port, token=token, token_file=_token_file(client), models=models)
     part = tool.part(tool.file(os.environ), gateway)
     shown = f"fallbackd-client gateway setup {args.tool} --print"
     return change(args, args.tool, [part], undo=args.undo, shown_by=shown)

@@ -10,7 +10,9 @@ from tests.client.conftest import RunCli
 from tests.client.gateway.listening import listening
 from tests.support.gateway import free_port
 
+from fallbackd_client.cli import exits
 from fallbackd_client.cli.commands.gateway import SETUP
+from fallbackd_client.cli.main import main
 from fallbackd_client.gateway.tools import TOOLS
 
 ON: dict[str, Any] = {
@@ -263,6 +265,18 @@ def test_a_program_that_has_the_port_of_the_gateway_is_not_sent_the_token(
     assert ran.code == 2
     assert said in ran.err
     assert not (home / ".config").exists()
+
+
+@pytest.mark.parametrize("tool", SETUP)
+def test_a_program_is_set_back_while_the_daemon_is_away(
+    run_cli: RunCli, home: Path, answers: dict[str, Any], tool: str
+) -> None:
+    assert run_cli(["gateway", "setup", tool, "--yes"], answers).code == 0
+    away = ["--socket", str(home / "none.sock"), "gateway", "setup", tool]
+    assert main([*away, "--undo", "--yes"]) == 0
+    path = Path(TOOLS[tool].file({"HOME": str(home)}))
+    assert TOOLS[tool].port(path.read_text()) is None
+    assert main([*away, "--yes"]) == exits.NO_DAEMON
 
 
 def test_what_opencode_has_is_taken_out_while_nothing_listens(run_cli: RunCli, home: Path) -> None:
