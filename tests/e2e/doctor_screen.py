@@ -26,7 +26,8 @@ FINDINGS = (
 
 
 def main() -> None:
-    document = {"checked": list(CHECKED), "findings": [one.document() for one in FINDINGS]}
+    findings = [one.document() for one in FINDINGS]
+    document = {"checked": list(CHECKED), "not_checked": [], "findings": findings}
     print(view(document, style_of(sys.stdout)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +45,15 @@ def not_listening(daemon: Mapping[str, Json]) -> str | None:
         if one.get("kind") == "gateway":
             return str(one.get("message"))
     return None
+
+
+def is_open(port: int) -> bool:
+    """Whether a program listens there. Nothing is sent to it."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def models(port: int, token: str, *, api: str = "") -> list[str]:

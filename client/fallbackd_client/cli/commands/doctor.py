@@ -13,7 +13,7 @@ from fallbackd_client.cli.doctor.daemon import (
     look_at_silence,
 )
 from fallbackd_client.cli.doctor.findings import ERROR, NOTE, WARNING, Finding, Machine
-from fallbackd_client.cli.doctor.gateway import look_at_gateway
+from fallbackd_client.cli.doctor.gateway import look_at_callers, look_at_gateway
 from fallbackd_client.cli.doctor.mcp import look_at_mcp
 from fallbackd_client.cli.doctor.opencode import look_at_opencode
 from fallbackd_client.cli.doctor.places import look_at_config, look_at_socket, look_at_state
@@ -55,35 +55,41 @@ def run(args: argparse.Namespace, client: Client) -> int:
     if args.fix:
         from fallbackd_client.cli.doctor.fixing import fix
 
-        fix(machine, lambda: examine(Machine(socket=args.socket), client), yes=args.yes)
+        fix(machine, lambda: examine(Machine(socket=args.socket), client)[0], yes=args.yes)
     elif args.yes:
         raise UsageError("--yes belongs to --fix")
-    findings = examine(machine, client)
+    findings, unseen = examine(machine, client)
     if args.quiet:
         findings = [one for one in findings if one.level != NOTE]
     is_well = all(one.level != ERROR for one in findings)
     document = {
         "ok": is_well,
-        "checked": list(CHECKS),
+        "checked": [one for one in CHECKS if one not in unseen],
+        "not_checked": [one for one in CHECKS if one in unseen],
         "findings": [one.document() for one in findings],
     }
     show(args, document, view)
     return exits.OK if is_well else exits.FAILED
 
 
-def examine(machine: Machine, client: Client) -> list[Finding]:
-    """All findings, the worst first, and causes before what comes of them."""
+def examine(machine: Machine, client: Client) -> tuple[list[Finding], set[str]]:
+    """
+    All findings, the worst first, and causes before what comes of them; then the checks that
+    could not be made, since the daemon does not answer.
+    """
     answer = ask_daemon(client)  # first: it may be started by that, and then there is more to see
     if isinstance(answer, dict):
         machine.follow(answer.get("daemon") or {})
     service, found = ask_manager(machine)
     found += look_at_service(machine, service)
+    unseen = set()
     is_running = isinstance(answer, dict)
     found += look_at_socket(machine) + look_at_state(machine)
     found += look_at_config(machine, is_running=is_running)
     if isinstance(answer, dict):
         found += look_at_daemon(machine, service, answer)
-        found += look_at_backends(client) + look_at_gateway(machine, client)
+        found += look_at_backends(client)
+        gateway = look_at_gateway(machine, client)
         programs = programs_of(answer.get("programs"))
         pid = (answer.get("daemon") or {}).get("pid")
         environ = machine.environ_of(pid) if isinstance(pid, int) else {}
@@ -93,13 +99,20 @@ def examine(machine: Machine, client: Client) -> list[Finding]:
         is_service = pid is not None and pid == service.pid
     else:
         found += look_at_silence(machine, service, answer)
-        found += look_at_file(machine, service)
+        found += look_at_file(machine, service) + look_at_callers(machine)
+        gateway = None
         programs = ask_program(machine, service.program or machine.which("fallbackd"))
         environ = service.environ(machine) if service.is_installed else {}
         is_service = service.is_installed
+        if not programs:
+            unseen.add("programs")
+    if gateway is None:
+        unseen.add("gateway")
+    found += gateway or []
     found += look_at_programs(machine, programs, environ, is_service=is_service)
     found += look_at_opencode(machine) + look_at_mcp(machine)
-    return sorted(found, key=lambda one: (_RANKS[one.level], CHECKS.index(one.check)))
+    found.sort(key=lambda one: (_RANKS[one.level], CHECKS.index(one.check)))
+    return found, unseen
 
 
 def _finding_lines(one: dict[str, Json], style: Style) -> list[str]:
@@ -130,6 +143,9 @@ def view(document: dict[str, Json], style: Style) -> str:
     if well:
         ok = wrapped(f"OK: {', '.join(well)}", style)
         lines += [style.paint(line, "green") for line in ok]
+    if unseen := document["not_checked"]:
+        words = f"Not looked at, as the daemon does not answer: {', '.join(unseen)}"
+        lines += [style.paint(line, "yellow") for line in wrapped(words, style)]
     if counts:
         lines.append(", ".join(counts))
     return "\n".join(lines)

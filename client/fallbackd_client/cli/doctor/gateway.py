@@ -9,13 +9,22 @@ import re
 from fallbackd_client.cli.doctor.findings import ERROR, WARNING, Finding, Machine, command
 from fallbackd_client.cli.doctor.ports import listeners
 from fallbackd_client.errors import ClientError
-from fallbackd_client.gateway.asking import Silent, WrongToken, not_listening, serves, unanswered
+from fallbackd_client.gateway.asking import (
+    Silent,
+    WrongToken,
+    is_open,
+    not_listening,
+    serves,
+    unanswered,
+)
 from fallbackd_client.gateway.tools import TOOLS
 from fallbackd_client.settings.editing import Command
 from fallbackd_client.settings.jsonc import Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
     from fallbackd_client.gateway.tools import Tool
@@ -26,14 +35,18 @@ _TOKEN = re.compile(r"[!-~]{1,4096}")
 _LISTS = command("fallbackd-client", "gateway", "list")
 
 
-def look_at_gateway(machine: Machine, client: Client) -> list[Finding]:
-    """Nothing that it asks reaches a provider."""
+def look_at_gateway(machine: Machine, client: Client) -> list[Finding] | None:
+    """
+    Nothing that it asks reaches a provider.
+
+    Returns: None where the daemon does not say how the gateway is configured.
+    """
     try:
         config = client.call("config.get", {}, timeout_s=_ANSWER_S).get("config") or {}
         # Asked now: a port that was taken since the first look would be sent the token.
         daemon = client.call("status", {}, timeout_s=_ANSWER_S).get("daemon") or {}
     except ClientError:
-        return []  # said elsewhere
+        return None
     gateway: dict[str, Json] = config.get("gateway") or {}
     port = gateway.get("port") if gateway.get("enabled") else None
     port = port if isinstance(port, int) else None
@@ -48,17 +61,35 @@ def look_at_gateway(machine: Machine, client: Client) -> list[Finding]:
     return elsewhere + found
 
 
-def _tools(machine: Machine, port: int | None) -> tuple[list[Finding], list[tuple[Tool, str]]]:
-    """What is pointed at another port, and the programs that ask this one, with their settings."""
-    found, pointed = [], []
+def look_at_callers(machine: Machine) -> list[Finding]:
+    """Where no daemon answers: the programs whose calls to the gateway fail meanwhile."""
+    found = []
+    for tool, _, port in _pointed(machine):
+        if is_open(port):  # by a daemon with another socket, or a foreign program
+            continue
+        undo = _set_up(tool, "--undo")
+        what = f"{tool.name} asks the gateway, and nothing listens at port {port}: its calls fail"
+        what = f"{what} until the daemon runs; to set it back: {undo}"
+        found.append(Finding("gateway", ERROR, what))
+    return found
+
+
+def _pointed(machine: Machine) -> Iterator[tuple[Tool, str, int]]:
+    """The programs that are set up for the gateway, their settings, and the port there."""
     for tool in TOOLS.values():
         text = machine.read(tool.file(machine.environ))
         try:
-            named = None if text is None else tool.port(text)
+            port = None if text is None else tool.port(text)
         except Unreadable:  # the program says so itself
             continue
-        if text is None or named is None:
-            continue
+        if text is not None and port is not None:
+            yield tool, text, port
+
+
+def _tools(machine: Machine, port: int | None) -> tuple[list[Finding], list[tuple[Tool, str]]]:
+    """What is pointed at another port, and the programs that ask this one, with their settings."""
+    found, pointed = [], []
+    for tool, text, named in _pointed(machine):
         if named == port:
             pointed.append((tool, text))
             continue

@@ -1,9 +1,11 @@
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.client.conftest import RunCli
+from tests.client.gateway.listening import listening
 from tests.support.agents import program
 
 from fallbackd.config.programs import known_programs
@@ -51,6 +53,56 @@ def test_without_a_daemon_it_says_how_to_start_one_and_ends_in_1(
     assert out.startswith("error    daemon: there is no daemon at")
     assert "\n         $ fallbackd-client service start\n" in out
     assert out.endswith("1 error\n")
+
+
+def test_what_only_the_daemon_tells_is_not_called_well_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--socket", str(tmp_path / "none.sock"), "doctor"]
+    assert main(argv) == 1
+    lines = capsys.readouterr().out.splitlines()
+    (well,) = [one for one in lines if one.startswith("OK: ")]
+    assert not {"gateway", "programs"} & set(well.removeprefix("OK: ").split(", "))
+    assert "Not looked at, as the daemon does not answer: programs, gateway" in lines
+    main([*argv, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["not_checked"] == ["programs", "gateway"]
+    assert not set(found["checked"]) & {"programs", "gateway"}
+    # A daemon that is installed tells by a command which programs it knows.
+    known = json.dumps(known_programs())
+    program(tmp_path / "bin", "fallbackd", f"#!/bin/sh\necho '{known}'\n")
+    main([*argv, "--json"])
+    assert json.loads(capsys.readouterr().out)["not_checked"] == ["gateway"]
+
+
+def test_a_program_that_asks_the_gateway_is_cut_off_without_the_daemon(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GEMINI_CLI_HOME", raising=False)
+    argv = ["--socket", str(tmp_path / "none.sock"), "--json", "doctor"]
+    settings = home / ".gemini" / ".env"
+    settings.parent.mkdir()
+
+    def found(port: int) -> list[dict[str, str]]:
+        url = f"GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:{port}"
+        settings.write_text(f"# fallbackd gateway: begin\n{url}\n")
+        main(argv)
+        findings = json.loads(capsys.readouterr().out)["findings"]
+        return [one for one in findings if one["check"] == "gateway"]
+
+    asked: list[str] = []
+    with listening(models=[], asked=asked) as port:
+        assert found(port) == []
+    assert asked == []
+    with socket.socket() as unused:  # nothing else gets the port meanwhile
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        (cut,) = found(port)
+    assert cut["level"] == "error"
+    assert cut["what"] == (
+        f"gemini asks the gateway, and nothing listens at port {port}: its calls fail until the"
+        " daemon runs; to set it back: fallbackd-client gateway setup gemini --undo --yes"
+    )
 
 
 def test_findings_come_worst_first_each_with_its_command(run_cli: RunCli, home: Path) -> None:

@@ -36,7 +36,7 @@ NAMES = {
 def test_a_shell_takes_what_is_printed_and_asks_for_the_token_itself(
     run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, name: str
 ) -> None:
-    program = tmp_path / "it's \"mine\" $HOME" / "fallbackd-client"
+    program = tmp_path / 'it\'s "mine" $HOME' / "fallbackd-client"
     program.parent.mkdir()
     program.write_text('#!/bin/sh\n[ "$*" = "$WANTED" ] && echo the-token\n')
     program.chmod(0o755)

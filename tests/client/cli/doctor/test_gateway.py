@@ -33,7 +33,9 @@ def look(home: Home, gateway: dict[str, Any], trouble: str = "") -> list[tuple[s
     client: Any = Answering(gateway, trouble)
     assert isinstance(client, Answering)
     found: Client = client
-    return told(look_at_gateway(home.machine(), found))
+    findings = look_at_gateway(home.machine(), found)
+    assert findings is not None
+    return told(findings)
 
 
 def with_token(tmp_path: Path, token: str = TOKEN) -> Home:
