@@ -22,6 +22,10 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _PIECE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 """What has to be known to find the end of an object or array."""
 _SCALAR = re.compile(r"[^\s,\]}/]+")
+_COMMENT_BEHIND = re.compile(r"[ \t]*//[^\n]*(?=\n)")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_BARE = re.compile(r"\s*:\s*(?:\{\s*\}|\[\s*\])")
+_LINE_END = re.compile(r"[ \t\r]*(?:\n|\Z)")
 _INDENT = "  "
 
 
@@ -30,15 +34,23 @@ class Unreadable(Exception):
 
 
 class _Item:
-    """A member of an object or an element of an array: where it begins and ends in the text."""
+    """
+    A member of an object or an element of an array: where it begins and ends in the text.
 
-    __slots__ = ("end", "key", "start", "value_at")
+    Attributes:
+        behind: Where what is before it ends: a comma, or the bracket that opens it all.
+    """
 
-    def __init__(self, key: str | None, start: int, value_at: int, end: int) -> None:
+    __slots__ = ("behind", "end", "key", "start", "value_at")
+
+    def __init__(
+        self, key: str | None, *, behind: int, start: int, value_at: int, end: int
+    ) -> None:
         self.key = key
         self.start = start
         self.value_at = value_at
         self.end = end
+        self.behind = behind
 
 
 def load(text: str) -> Json:
@@ -69,9 +81,19 @@ def with_member(text: str, path: Sequence[str], value: Json) -> str:
     The text with `value` at `path`; objects on the way are made, one that is there is replaced.
 
     Raises:
-        Unreadable: Something on the way is not an object.
+        Unreadable: Something on the way is not an object, or a name on it is there twice.
     """
     whole = _object(text)
+    wanted = load(whole)
+    inner = wanted
+    for key in path[:-1]:
+        inner = inner.setdefault(key, {}) if isinstance(inner, dict) else None
+    if isinstance(inner, dict):  # where it is none, there is no place for the value
+        inner[path[-1]] = value
+    return _checked(_with_member(whole, path, value), wanted)
+
+
+def _with_member(whole: str, path: Sequence[str], value: Json) -> str:
     for depth, key in enumerate(path):
         found = _find(whole, _start(whole, path[:depth]), key)
         if found is None:
@@ -86,15 +108,26 @@ def with_member(text: str, path: Sequence[str], value: Json) -> str:
 
 
 def without_member(text: str, path: Sequence[str]) -> str:
-    """The text without what is at `path`, and without objects that are empty then."""
+    """
+    The text without what is at `path`, and without objects that hold nothing then.
+
+    An object that holds a comment stays.
+
+    Raises:
+        Unreadable: The text cannot be understood, or a name on the way is there twice.
+    """
+    wanted = load(text)
     found = _at(text, path)
     if found is None:
         return text
-    text = _removed(text, found)
     parent = path[:-1]
-    if parent and not list(_items(text, _start(text, parent))):
-        return without_member(text, parent)
-    return text
+    inner = wanted
+    for key in parent:
+        inner = inner.get(key) if isinstance(inner, dict) else None
+    if isinstance(inner, dict):
+        inner.pop(path[-1], None)
+    text = _checked(_removed(text, found), wanted)
+    return without_member(text, parent) if parent and _is_bare(text, parent) else text
 
 
 def with_element(
@@ -105,6 +138,9 @@ def with_element(
 
     Args:
         is_ours: Knows an element that is there already, which is replaced; None: an equal one.
+
+    Raises:
+        Unreadable: Something on the way is of another kind, or a name on it is there twice.
     """
     whole = _object(text)
     found = _at(whole, path)
@@ -112,26 +148,36 @@ def with_element(
         return with_member(whole, path, [value])
     if whole[found.value_at] != "[":
         raise Unreadable(f"{'.'.join(path)} is not a list")
-    for item in _items(whole, found.value_at):
-        known = load(whole[item.value_at : item.end])
-        if known == value:
+    wanted = load(whole)
+    known = _list(wanted, path)
+    for at, item in enumerate(_items(whole, found.value_at)):
+        if known[at] == value:
             return whole
-        if is_ours is not None and is_ours(known):
+        if is_ours is not None and is_ours(known[at]):
+            known[at] = value
             shown = _shown(value, len(path) + 1)
-            return whole[: item.value_at] + shown + whole[item.end :]
-    return _inserted(whole, found.value_at, len(path), None, value)
+            return _checked(whole[: item.value_at] + shown + whole[item.end :], wanted)
+    known.append(value)
+    return _checked(_inserted(whole, found.value_at, len(path), None, value), wanted)
 
 
 def without_element(text: str, path: Sequence[str], is_ours: Callable[[Json], bool]) -> str:
-    """The text without the first such element in the array at `path`."""
+    """
+    The text without the first such element in the array at `path`.
+
+    Raises:
+        Unreadable: The text cannot be understood, or a name on the way is there twice.
+    """
+    wanted = load(text)
     found = _at(text, path)
     if found is None or text[found.value_at] != "[":
         return text
-    for item in _items(text, found.value_at):
-        if is_ours(load(text[item.value_at : item.end])):
-            text = _removed(text, item)
-            is_empty = not list(_items(text, found.value_at))
-            return without_member(text, path) if is_empty else text
+    known = _list(wanted, path)
+    for at, item in enumerate(_items(text, found.value_at)):
+        if is_ours(known[at]):
+            del known[at]
+            text = _checked(_removed(text, item), wanted)
+            return without_member(text, path) if _is_bare(text, path) else text
     return text
 
 
@@ -151,6 +197,39 @@ def strings(text: str, path: Sequence[str]) -> Iterator[tuple[str, int, int]]:
             item = next(_items(text, item.value_at), item)
         if text[item.value_at] == '"':
             yield json.loads(text[item.value_at : item.end]), item.value_at, item.end
+
+
+def _list(value: Json, path: Sequence[str]) -> list[Json]:
+    """The one at `path`, where the text has one too."""
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(value, list):
+        raise _by_hand()
+    return value
+
+
+def _checked(text: str, wanted: Json) -> str:
+    """
+    The text, which has to hold what is wanted and nothing else.
+
+    Raises:
+        Unreadable: It does not.
+    """
+    try:
+        # As text: a number that is none (NaN) equals nothing, itself neither.
+        is_same = json.dumps(load(text)) == json.dumps(wanted)
+    except (Unreadable, RecursionError) as error:
+        raise _by_hand() from error
+    if not is_same:
+        raise _by_hand()
+    return text
+
+
+def _by_hand() -> Unreadable:
+    return Unreadable(
+        "the change would harm what else is in it, perhaps since a name is there twice; "
+        "edit it by hand"
+    )
 
 
 def _object(text: str) -> str:
@@ -194,7 +273,8 @@ def _find(text: str, start: int, key: str) -> _Item | None:
 def _items(text: str, start: int) -> Iterator[_Item]:
     """Of the object or array that begins at `start`. The text was loaded before."""
     is_object = text[start] == "{"
-    at = _skip(text, start + 1)
+    behind = start + 1
+    at = _skip(text, behind)
     while text[at] not in "}]":
         begin, key = at, None
         if is_object:
@@ -203,10 +283,11 @@ def _items(text: str, start: int) -> Iterator[_Item]:
             key = json.loads(name[0])
             at = _skip(text, _skip(text, name.end()) + 1)
         end = _end(text, at)
-        yield _Item(key, begin, at, end)
+        yield _Item(key, behind=behind, start=begin, value_at=at, end=end)
         at = _skip(text, end)
         if text[at] == ",":
-            at = _skip(text, at + 1)
+            behind = at + 1
+            at = _skip(text, behind)
 
 
 def _end(text: str, at: int) -> int:
@@ -229,6 +310,15 @@ def _skip(text: str, at: int) -> int:
     return found.end()
 
 
+def _is_bare(text: str, path: Sequence[str]) -> bool:
+    """Whether the object or array at `path` holds nothing, its member no comment either."""
+    found = _at(text, path)
+    name = None if found is None else _STRING.match(text, found.start)
+    if found is None or name is None:
+        return False
+    return _BARE.fullmatch(text, name.end(), found.end) is not None
+
+
 def _inserted(text: str, start: int, depth: int, key: str | None, value: Json) -> str:
     """As the last item of the object or array that begins at `start`."""
     items = list(_items(text, start))
@@ -237,25 +327,32 @@ def _inserted(text: str, start: int, depth: int, key: str | None, value: Json) -
     if items:
         at = items[-1].end
         behind = _skip(text, at)
+        comma = ","
         if text[behind] == ",":  # a trailing one is there already
-            at, new = behind + 1, new + ","
-            return text[:at] + new + text[at:]
-        return text[:at] + "," + new + text[at:]
+            at, comma, new = behind + 1, "", new + ","
+        comment = _COMMENT_BEHIND.match(text, at)  # of the last item, whose it stays
+        place = at if comment is None else comment.end()
+        return text[:at] + comma + text[at:place] + new + text[place:]
     close = _end(text, start) - 1
     return text[:close].rstrip(" \t\n") + new + "\n" + _INDENT * depth + text[close:]
 
 
 def _removed(text: str, item: _Item) -> str:
-    begin, end = item.start, item.end
-    behind = _skip(text, end)
-    if text[behind] == ",":
-        end = behind + 1
+    """Without it and one comma beside it. Comments stay, and nothing joins a line that is one."""
+    start = begin = item.behind
+    is_line = False
+    for comment in _COMMENT.finditer(text[: item.start], start):
+        begin = comment.end()
+        is_line = comment[0].startswith("//")
+    comma = _skip(text, item.end)
+    if text[comma] == ",":
+        tail = text[item.end : comma] + text[comma + 1 :]
     else:  # the last one: the comma before it goes too
-        before = text[:begin].rstrip()
-        if before.endswith(","):
-            return before[:-1] + text[end:]
-    begin = len(text[:begin].rstrip())
-    return text[:begin] + text[end:]
+        tail = text[item.end :]
+        start -= text[start - 1] == ","
+    if is_line and not _LINE_END.match(tail):
+        begin, tail = item.start, tail.lstrip(" \t")
+    return text[:start] + text[item.behind : begin] + tail
 
 
 def _shown(value: Json, depth: int) -> str:

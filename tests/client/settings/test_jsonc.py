@@ -1,6 +1,7 @@
 """Settings files are changed in place, and changed back."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -105,6 +106,59 @@ def test_a_list_that_is_none_is_left_alone() -> None:
         with_element('{"permissions": {"allow": "all"}}', ("permissions", "allow"), "x")
 
 
+BESIDE_COMMENTS = {
+    '{\n  "model": "opus", // big\n  "x": 1 }\n': '{\n  "model": "opus" // big\n  }\n',
+    '{\n  // where\n  "x": 1, "model": "opus"\n}\n': '{\n  // where\n  "model": "opus"\n}\n',
+    '{\n  "a": 1, // slow,\n  "x": 1\n}\n': '{\n  "a": 1 // slow,\n}\n',
+    '{\n  "a": 1, // one\n  "x": 1, // two\n}': '{\n  "a": 1, // one\n  // two\n}',
+    '{"a": 1, /* one */ "x": 1 /* two */, "b": 2}': '{"a": 1, /* one */ /* two */ "b": 2}',
+    '{"x": 1 // one\n, "a": 1}': '{ // one\n "a": 1}',
+    '{ // one\n  "x": 1 }': "{ // one\n  }",
+    '{"a": 1 // one\n, "x": 1}': '{"a": 1 // one\n}',
+}
+
+
+@pytest.mark.parametrize("text", BESIDE_COMMENTS)
+def test_comments_stay_comments_where_a_member_goes(text: str) -> None:
+    assert without_member(text, ["x"]) == BESIDE_COMMENTS[text]
+
+
+def test_an_object_that_holds_a_comment_stays_where_its_last_member_goes() -> None:
+    text = '{"env": { // mine\n  "x": 1\n}}'
+    assert without_member(text, ["env", "x"]) == '{"env": { // mine\n}}'
+    text = '{"list": [ // mine\n  1\n]}'
+    assert without_element(text, ["list"], lambda one: one == 1) == '{"list": [ // mine\n]}'
+
+
+def test_a_comment_stays_beside_its_member_where_another_is_added() -> None:
+    text = '{\n  "model": "opus" // the big one, mostly\n}\n'
+    changed = with_member(text, ["x"], 1)
+    assert changed == '{\n  "model": "opus", // the big one, mostly\n  "x": 1\n}\n'
+    assert without_member(changed, ["x"]) == text
+
+
+@pytest.mark.parametrize("text", ['{"a": {"x": 1}, "a": {"x": 2}}', '{"a": {"x": 1, "x": 2}}'])
+def test_a_change_that_would_harm_something_else_is_left_to_the_person(text: str) -> None:
+    for change in (
+        lambda: with_member(text, ["a", "x"], 3),
+        lambda: without_member(text, ["a", "x"]),
+    ):
+        with pytest.raises(Unreadable, match="edit it by hand"):
+            change()
+
+
+@pytest.mark.parametrize("text", ["// only this", '{"a": 1', '{"a": [1, }'])
+def test_nothing_is_taken_out_of_a_text_that_cannot_be_understood(text: str) -> None:
+    with pytest.raises(Unreadable):
+        without_member(text, ["a"])
+    with pytest.raises(Unreadable):
+        without_element(text, ["a"], lambda one: one == 1)
+
+
+def test_a_number_that_is_none_is_kept() -> None:
+    assert with_member('{"a": NaN}', ["b"], 1) == '{"a": NaN,\n  "b": 1}'
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -129,3 +183,64 @@ def test_whatever_is_there_comes_back(
         "context_servers": {**before["context_servers"], "fallbackd": {"command": "f", "args": []}},
     }
     assert load(without_member(changed, WHERE)) == before
+
+
+SPACES = st.lists(
+    st.sampled_from([" ", "\n", "\n  ", " // %, {\n", "// % }\n  ", " /* %, */ ", '/* "% */']),
+    max_size=2,
+).map("".join)
+
+
+@st.composite
+def objects(draw: st.DrawFn, known: dict[str, Any]) -> str:
+    """A text of such an object, with comments between all that it holds."""
+    members = []
+    for key, value in known.items():
+        within = draw(objects(value)) if isinstance(value, dict) else json.dumps(value)
+        # What stands within a member that is taken out goes with it.
+        spaces = ["" if key == "x" else draw(SPACES) for _ in range(2)]
+        member = f"{json.dumps(key)}{spaces[0]}:{spaces[1]}{within}"
+        members.append(draw(SPACES) + member + draw(SPACES))
+    trailing = "," + draw(SPACES) if members and draw(st.booleans()) else ""
+    return "{" + draw(SPACES) + ",".join(members) + trailing + "}"
+
+
+@st.composite
+def numbered(draw: st.DrawFn, known: dict[str, Any]) -> tuple[str, list[str]]:
+    """Such a text whose comments have a number each, and these comments."""
+    first, *others = (draw(SPACES) + draw(objects(known)) + draw(SPACES)).split("%")
+    text = first + "".join(f"c{at}c{one}" for at, one in enumerate(others))
+    return text, [f"c{at}c" for at in range(len(others))]
+
+
+@given(data=st.data())
+def test_members_and_comments_of_a_person_survive_put_and_take(data: st.DataObject) -> None:
+    names = st.sampled_from(["a", "b//", 'c"', "d,", "servers"])
+    scalars = st.sampled_from([1, -2.5, None, "s", "a//b", 'q"}', ["/*", 1]])
+    known = data.draw(
+        st.dictionaries(names, scalars | st.dictionaries(names, scalars, max_size=3), max_size=4)
+    )
+    where = data.draw(st.sampled_from([["x"], ["servers", "x"]]))
+    if where[0] == "servers":
+        known["servers"] = known["servers"] if isinstance(known.get("servers"), dict) else {}
+    text, comments = data.draw(numbered(known))
+    changed = with_member(text, where, {"command": "f", "args": []})
+    again = without_member(changed, where)
+    for one in (changed, again):
+        assert sorted(re.findall(r"c\d+c", one), key=comments.index) == comments
+    assert without_empty(load(again)) == without_empty(known)
+
+
+@given(data=st.data())
+def test_a_member_goes_from_wherever_a_person_has_written_it(data: st.DataObject) -> None:
+    keys = data.draw(st.permutations(["a", "b", "x"]))
+    known: dict[str, Any] = {key: {"p": 1} if key == "a" else 1 for key in keys}
+    text, comments = data.draw(numbered(known))
+    left = without_member(text, ["x"])
+    assert load(left) == {"a": {"p": 1}, "b": 1}
+    assert re.findall(r"c\d+c", left) == comments
+
+
+def without_empty(known: dict[str, Any]) -> dict[str, Any]:
+    """What was made on the way is not told from an object that was empty before."""
+    return {key: value for key, value in known.items() if (key, value) != ("servers", {})}

@@ -7,7 +7,6 @@ import os
 
 from fallbackd_client.settings import jsonc, toml_block
 from fallbackd_client.settings.editing import Command, Part
-from fallbackd_client.settings.jsonc import Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,23 +50,13 @@ class Client:
             Part(
                 path,
                 json.dumps({self.place: {SERVER: entry}}, indent=2),
-                put=lambda text: self._put(text, entry),
+                put=lambda text: jsonc.with_member(text, where, entry),
                 take=lambda text: jsonc.without_member(text, where),
             )
         ]
         if self.name == "claude":
             parts.append(_claude_rule(environ))
         return parts
-
-    def _put(self, text: str, entry: dict[str, Json]) -> str:
-        """
-        Raises:
-            Unreadable: The agent would not find the entry: a name is there twice.
-        """
-        after = jsonc.with_member(text, (self.place, SERVER), entry)
-        if self.installed(after) != _words(entry):
-            raise Unreadable(f"{self.place} is there twice; leave one of them")
-        return after
 
     def installed(self, text: str) -> list[str] | None:
         """
