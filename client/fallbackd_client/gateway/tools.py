@@ -205,6 +205,7 @@ def _codex(path: str, gateway: Gateway) -> Part:
         f"{head}\n\n{table}",
         put=lambda text: last.put(first.put(text)),
         take=lambda text: first.take(last.take(text)),
+        lost=last.lost,
     )
 
 
@@ -294,8 +295,12 @@ def _gemini(path: str, gateway: Gateway) -> Part:
         block = f"{url}\n{_GEMINI_KEY}={gateway.token_text()}"
         return f"{left}{gap}# {_HEAD}: begin\n{block}\n# {_HEAD}: end\n"
 
+    def is_ours(line: str) -> bool:
+        found = _VARIABLE.match(line)
+        return found is not None and found[1] in (_GEMINI_URL, _GEMINI_KEY)
+
     def take(text: str) -> str:
-        return toml_block.without_block(text, _HEAD)
+        return toml_block.without_lines(text, _HEAD, is_ours)
 
     return Part(path, f"{url}\n{_GEMINI_KEY}=…", put=put, take=take, hides=_GEMINI_KEY)
 

@@ -66,7 +66,9 @@ def codex_part(config: str) -> Part:
         config: Our configuration file.
     """
     block = '[interactive]\nwatch = ["codex"]'
-    made = toml_block.block_part(config, block, table=("interactive",), label=_LABEL)
+    made = toml_block.block_part(
+        config, block, table=("interactive",), label=_LABEL, stands_alone=True
+    )
 
     def put(text: str) -> str:
         return text if watches_codex(text) else made.put(text)

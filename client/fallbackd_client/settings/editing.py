@@ -12,7 +12,7 @@ from fallbackd_client.settings.jsonc import Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from fallbackd_client.calls import Json
 
@@ -36,6 +36,7 @@ class Part:
         put: The text of the file with it.
         take: The text of the file without it.
         hides: Name of a variable in it whose value is not shown.
+        lost: Names of what a person has added to it, which cannot stay when it is taken out.
     """
 
     def __init__(
@@ -46,21 +47,38 @@ class Part:
         put: Callable[[str], str],
         take: Callable[[str], str],
         hides: str = "",
+        lost: Callable[[str], list[str]] = lambda _: [],
     ) -> None:
         self.path = path
         self.snippet = snippet
         self.put = put
         self.take = take
         self.hides = hides
+        self.lost = lost
 
 
 class Edit:
-    """One file as it is and as it is to be; `before` is None where it is missing."""
+    """
+    One file as it is and as it is to be.
 
-    __slots__ = ("after", "before", "hides", "path")
+    Args:
+        before: None where it is missing.
+        lost: What goes too, though a person has written it.
+    """
 
-    def __init__(self, path: str, before: str | None, after: str, *, hides: str = "") -> None:
+    __slots__ = ("after", "before", "hides", "lost", "path")
+
+    def __init__(
+        self,
+        path: str,
+        before: str | None,
+        after: str,
+        *,
+        hides: str = "",
+        lost: Sequence[str] = (),
+    ) -> None:
         self.path = path
+        self.lost = lost
         self.hides = hides
         self.before = before
         self.after = after
@@ -74,6 +92,9 @@ class Edit:
             lineterm="",
         )
         shown = "\n".join(lines)
+        if self.lost:
+            added = ", ".join(self.lost)
+            shown = f"# This goes too, since it means nothing without ours: {added}\n{shown}"
         return re.sub(rf"({self.hides}=).*", r"\1…", shown) if self.hides else shown
 
     def document(self) -> dict[str, Json]:
@@ -104,10 +125,11 @@ def edits(parts: list[Part], *, undo: bool) -> list[Edit]:
         form = Form(before or "")
         try:
             after = form.whole((part.take if undo else part.put)(form.text))
+            lost = part.lost(form.text) if undo else []
         except Unreadable as error:
             raise Unreadable(f"{path}: {error}") from error
         if after != (before or ""):
-            found.append(Edit(path, before, after, hides=part.hides))
+            found.append(Edit(path, before, after, hides=part.hides, lost=lost))
     return found
 
 

@@ -1,16 +1,29 @@
-"""A block of lines in a TOML file, between two comments by which it is found again."""
+"""
+Tables of ours in a TOML file of another program, found again by the comments around them.
+
+Programs that keep comments write new tables before the last comment of a file, which is ours: what
+stands between the two is not all ours. Ours are the tables that the block is written with.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from itertools import groupby
 
 from fallbackd_client.settings.editing import Part
 from fallbackd_client.settings.files import BYTE_ORDER_MARK
 from fallbackd_client.settings.jsonc import Unreadable, unreadable
+from fallbackd_client.settings.toml_pieces import pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fallbackd_client.calls import Json
+    from fallbackd_client.settings.toml_pieces import Piece
+
+    Path = tuple[str, ...]
 
 
 def parse(text: str) -> Json:
@@ -26,31 +39,94 @@ def parse(text: str) -> Json:
         raise unreadable(error) from error
 
 
-def block_part(path: str, block: str, *, table: tuple[str, ...], label: str = "fallbackd") -> Part:
+class _Taken:
+    """
+    A file without our tables.
+
+    Attributes:
+        left: The rest of the text.
+        place: Where in it our tables stood, in characters.
+        keys: What a person has added: the lines of each key, by table and key.
+        tables: The lines of each table within ours that the block is not written with, by its name.
+    """
+
+    def __init__(self) -> None:
+        self.left = ""
+        self.place = 0
+        self.keys: dict[tuple[Path, Path], str] = {}
+        self.tables: dict[Path, str] = {}
+
+    def names(self) -> list[str]:
+        keys = [".".join(key) for _, key in self.keys]
+        return [*keys, *(f"[{'.'.join(table)}]" for table in self.tables)]
+
+    def with_added(self, block: str) -> str:
+        """The lines of the block; what a person has added stands behind our keys of its table."""
+        sections = []
+        for table, group in groupby(pieces(block + "\n"), key=lambda one: one.table):
+            own = "".join(one.text for one in group).rstrip("\n") + "\n"
+            sections.append(own + self.added(table))
+        return "\n".join([*sections, *self.tables.values()]).rstrip("\n")
+
+    def added(self, table: Path) -> str:
+        return "".join(text for (place, _), text in self.keys.items() if place == table)
+
+
+def block_part(
+    path: str,
+    block: str,
+    *,
+    table: tuple[str, ...],
+    label: str = "fallbackd",
+    stands_alone: bool = False,
+) -> Part:
     """
     Args:
         block: Lines that make the table.
         table: What must not be in the file beside the block.
         label: Tells several blocks of one file apart.
+        stands_alone: What a person has added to the table means something without our keys: it
+            stays when they go.
     """
     shown = ".".join(table)
 
     def put(text: str) -> str:
-        left = without_block(text, label)
-        found = parse(left)
-        for key in table:
-            found = found.get(key) if isinstance(found, dict) else None
-        if found is not None:
+        before = parse(text)
+        taken = _without(text, label, block, table)
+        left = text if taken is None else taken.left
+        if _at(parse(left), table) is not None:
             raise Unreadable(f"[{shown}] is there already; remove it, or edit it")
+        lines = block if taken is None else taken.with_added(block)
         gap = "" if not left else "\n" if left.endswith("\n") else "\n\n"
-        after = f"{left}{gap}# {label}: begin\n{block}\n# {label}: end\n"
+        after = f"{left}{gap}{_mark(label, 'begin')}\n{lines}\n{_mark(label, 'end')}\n"
         try:
-            parse(after)
+            found = parse(after)
         except Unreadable as error:  # tables in one line can have no other beside them
             raise Unreadable(f"{table[0]} is written in one line; add {shown} there") from error
+        wanted = _merged(_at(before, table), _at(parse(block), table))
+        _check(_others(found, table) == _others(before, table) and _at(found, table), wanted)
         return after
 
-    return Part(path, block, put=put, take=lambda text: without_block(text, label))
+    def take(text: str) -> str:
+        before = parse(text)
+        taken = _without(text, label, block, table)
+        if taken is None:
+            return text
+        after = taken.left
+        added = taken.added(table) if stands_alone else ""
+        if added:
+            header = f"[{shown}]\n{added}"
+            after = after[: taken.place] + header + after[taken.place :]
+        found = parse(after)
+        _check(_others(found, table), _others(before, table))
+        _check(bool(_at(found, table)), bool(added))
+        return after
+
+    def lost(text: str) -> list[str]:
+        taken = _without(text, label, block, table)
+        return [] if taken is None or stands_alone else taken.names()
+
+    return Part(path, block, put=put, take=take, lost=lost)
 
 
 def head_part(path: str, line: str, *, key: str, label: str) -> Part:
@@ -67,20 +143,155 @@ def head_part(path: str, line: str, *, key: str, label: str) -> Part:
         if isinstance(found, dict) and key in found:
             raise Unreadable(f"{key} is there already; remove it, or edit it")
         gap = "\n" if left else ""
-        return f"# {label}: begin\n{line}\n# {label}: end\n{gap}{left}"
+        return f"{_mark(label, 'begin')}\n{line}\n{_mark(label, 'end')}\n{gap}{left}"
 
     def take(text: str) -> str:
-        left = without_block(text, label)
-        return left if left == text else left.removeprefix("\n")
+        parse(text)
+        whole = list(pieces(text))
+        at = _begin(whole, label)
+        if at is None:
+            return text
+        before, behind = _before(whole, at, label), []
+        for piece in whole[at + 1 :]:
+            is_key = piece.kind == "=" and (piece.table, piece.path) == ((), (key,))
+            # With another value it is no longer ours.
+            if not _is_mark(piece, label) and not (is_key and parse(piece.text) == parse(line)):
+                behind.append(piece.text)
+        after = "".join([before, *behind])
+        return after if before else re.sub(r"\A\r?\n", "", after)
 
     return Part(path, line, put=put, take=take)
 
 
-def without_block(text: str, label: str = "fallbackd") -> str:
-    """Also where an editor has changed the ends of lines since."""
-    begin, end = (rf"^# {re.escape(label)}: {word}" for word in ("begin", "end"))
-    found = re.search(rf"{begin}\r?\n.*?{end}(?:\r?\n|\Z)", text, re.DOTALL | re.MULTILINE)
-    if found is None:
+def without_lines(text: str, label: str, is_ours: Callable[[str], bool]) -> str:
+    """
+    The text of a file of lines without those of ours between the two comments.
+
+    Where the second comment is missing, ours are those that follow the first one at once.
+    """
+    lines = re.findall(r"[^\n]*\n|[^\n]+", text)
+    plain = [one.rstrip("\r\n") for one in lines]
+    if _mark(label, "begin") not in plain:
         return text
-    before = re.sub(r"\n\r?\n\Z", "\n", text[: found.start()])
-    return before + text[found.end() :]
+    at = plain.index(_mark(label, "begin"))
+    behind = range(at + 1, len(plain))
+    end = next((one for one in behind if plain[one] == _mark(label, "end")), None)
+    if end is None:
+        end = next((one for one in behind if not is_ours(plain[one])), len(plain))
+        return "".join(lines[:at] + lines[end:])
+    kept = [lines[one] for one in range(at + 1, end) if not is_ours(plain[one])]
+    return "".join(lines[:at] + kept + lines[end + 1 :])
+
+
+def _mark(label: str, word: str) -> str:
+    return f"# {label}: {word}"
+
+
+def _is_mark(piece: Piece, label: str) -> bool:
+    return piece.line in (_mark(label, "begin"), _mark(label, "end"))
+
+
+def _begin(whole: list[Piece], label: str) -> int | None:
+    mark = _mark(label, "begin")
+    return next((at for at, piece in enumerate(whole) if piece.line == mark), None)
+
+
+def _before(whole: list[Piece], at: int, label: str) -> str:
+    """The text before the first mark, without the empty line that was put there."""
+    has_gap = at > 1 and not whole[at - 1].kind
+    before = whole[: at - has_gap]
+    return "".join(piece.text for piece in before if not _is_mark(piece, label))
+
+
+def _without(text: str, label: str, block: str, table: Path) -> _Taken | None:
+    """
+    None where the file has no such block.
+
+    Raises:
+        Unreadable: The table is there, but not where the marks are.
+    """
+    whole = list(pieces(text))
+    at = _begin(whole, label)
+    if at is None:
+        return None
+    if not _holds(whole[at + 1 :], label, table) and _at(parse(text), table) is not None:
+        raise Unreadable(
+            f"[{'.'.join(table)}] does not stand behind the comment {_mark(label, 'begin')!r}; "
+            "edit it by hand"
+        )
+    own = list(pieces(block + "\n"))
+    tables = {piece.path for piece in own if piece.kind == "["}
+    keys = {(piece.table, piece.path) for piece in own if piece.kind == "="}
+    taken = _Taken()
+    left = [_before(whole, at, label)]
+    taken.place = len(left[0])
+    waiting: list[Piece] = []  # comments and empty lines: what they belong to comes next
+    for piece in whole[at + 1 :]:
+        place = piece.table
+        if _is_mark(piece, label):
+            continue
+        if place[: len(table)] != table:
+            left += [one.text for one in (*waiting, piece)]
+            waiting = []
+            continue
+        if piece.kind in ("", "#"):
+            waiting.append(piece)
+            continue
+        comments = "".join(one.text for one in waiting if one.kind)
+        waiting = []
+        lines = comments + piece.line + "\n"
+        if place not in tables:
+            taken.tables[place] = taken.tables.get(place, "") + lines
+        elif piece.kind == "=" and (place, piece.path) not in keys:
+            taken.keys[place, piece.path] = lines
+        else:
+            left.append(comments)
+    left += [one.text for one in waiting]
+    taken.left = "".join(left)
+    return taken
+
+
+def _holds(behind: list[Piece], label: str, table: Path) -> bool:
+    """Whether the table begins before the second mark; where there is none, as the next table."""
+    ends = [at for at, piece in enumerate(behind) if piece.line == _mark(label, "end")]
+    headers = [piece for piece in behind[: ends[0] if ends else None] if piece.kind == "["]
+    return any(one.path[: len(table)] == table for one in (headers if ends else headers[:1]))
+
+
+def _at(found: Json, path: Path) -> Json:
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def _others(found: Json, path: Path) -> str:
+    """What else is in the file, as text that can be compared; empty tables on the way left out."""
+
+    def without(inner: Json, names: Path) -> Json:
+        if not isinstance(inner, dict) or names[0] not in inner:
+            return inner
+        rest = {key: value for key, value in inner.items() if key != names[0]}
+        below = without(inner[names[0]], names[1:]) if names[1:] else {}
+        return rest if below == {} else {**rest, names[0]: below}
+
+    return _comparable(without(found, path))
+
+
+def _merged(before: Json, ours: Json) -> Json:
+    if not isinstance(before, dict) or not isinstance(ours, dict):
+        return ours
+    return {**before, **{key: _merged(before.get(key), value) for key, value in ours.items()}}
+
+
+def _check(found: Json, wanted: Json) -> None:
+    """
+    Raises:
+        Unreadable: A change would give something else than what is wanted.
+    """
+    if _comparable(found) != _comparable(wanted):
+        raise Unreadable("the change would harm what else is in it; edit it by hand")
+
+
+def _comparable(value: Json) -> str:
+    # Dates are no JSON, and a number that is none (NaN) does not equal itself.
+    return json.dumps(value, sort_keys=True, default=repr)

@@ -122,6 +122,29 @@ def test_what_a_person_has_written_there_is_not_replaced(tool: str, text: str) -
     assert TOOLS[tool].port(text) is None
 
 
+def test_tables_that_codex_has_written_between_ours_stay() -> None:
+    part = part_of("codex")
+    theirs = (
+        '[projects."/home/me/app"]\ntrust_level = "trusted"\n\n[mcp_servers.mine]\ncommand = "x"\n'
+    )
+    end = "# fallbackd gateway table: end\n"
+    made = part.put(KEPT["codex"]).replace(end, f"\n{theirs}{end}")
+    made = made.replace('"fallbackd"\n# fall', '"fallbackd"\napproval_policy = "never"\n# fall', 1)
+    made = made.replace('wire_api = "r', 'request_max_retries = 9\nwire_api = "r')
+    again = load("codex", part_of("codex", 5000).put(made))
+    wanted = load("codex", made)
+    wanted["model_providers"]["fallbackd"]["base_url"] = "http://127.0.0.1:5000/v1"
+    assert again == wanted
+    left = 'approval_policy = "never"\n\n' + KEPT["codex"] + "\n" + theirs
+    assert part.take(made) == left
+    assert part.lost(made) == ["request_max_retries"]
+
+
+def test_lines_that_a_person_has_written_between_ours_stay() -> None:
+    made = part_of("gemini").put(KEPT["gemini"]).replace("GEMINI_API_KEY", "A=b\nGEMINI_API_KEY")
+    assert part_of("gemini").take(made) == KEPT["gemini"] + "A=b\n"
+
+
 def test_settings_stand_where_each_program_looks(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     found = {name: tool.file(home).removeprefix(f"{tmp_path}/") for name, tool in TOOLS.items()}
