@@ -247,9 +247,11 @@ def _opencode(path: str, gateway: Gateway) -> Part:
 
     def put(text: str) -> str:
         found = _at(jsonc.load(text), *place)
-        if found is not None and _port(_at(found, "options", "baseURL")) is None:
+        if found is None:
+            return jsonc.with_member(text, place, entry)
+        if _port(_at(found, "options", "baseURL")) is None:
             raise _taken(place)
-        return text if found == entry else jsonc.with_member(text, place, entry)
+        return _opencode_again(text, place, entry)
 
     return Part(
         path,
@@ -259,6 +261,27 @@ def _opencode(path: str, gateway: Gateway) -> Part:
             text if _opencode_port(text) is None else jsonc.without_member(text, place)
         ),
     )
+
+
+def _opencode_again(text: str, place: tuple[str, ...], entry: Mapping[str, Json]) -> str:
+    """With our own members as they are now; what a person has added or named stays."""
+    found = _at(jsonc.load(text), *place)
+    known, offered = _at(found, "models"), entry["models"]
+    for name, model in (known if isinstance(known, dict) else {}).items():
+        if model == {} and name not in offered:  # as we have written it
+            text = jsonc.without_member(text, (*place, "models", name))
+    wanted: list[tuple[tuple[str, ...], Json]] = [
+        (("npm",), entry["npm"]),
+        *((("options", key), value) for key, value in entry["options"].items()),
+    ]
+    left = _at(jsonc.load(text), *place)
+    missing = [("name",), *(("models", name) for name in offered)]
+    missing += [] if offered else [("models",)]
+    wanted += [(path, _at(entry, *path)) for path in missing if _at(left, *path) is None]
+    for path, value in wanted:
+        if _at(left, *path) != value:
+            text = jsonc.with_member(text, (*place, *path), value)
+    return text
 
 
 def _opencode_port(text: str) -> int | None:

@@ -140,6 +140,37 @@ def test_tables_that_codex_has_written_between_ours_stay() -> None:
     assert part.lost(made) == ["request_max_retries"]
 
 
+def test_what_a_person_has_added_to_the_provider_of_opencode_stays() -> None:
+    def written(*models: str, port: int = 41411) -> Part:
+        asked = Gateway(port, token=TOKEN, token_file="/state/gateway.token", models=models)
+        return TOOLS["opencode"].part("settings", asked)
+
+    found = load("opencode", written("team", "old", "slow").put(""))
+    own = found["provider"]["fallbackd"]
+    own["name"] = "Mine"
+    own["options"]["timeout"] = 600_000
+    own["models"]["team"] = own["models"]["old"] = {"limit": {"context": 200_000}}
+    part = written("team", "new", port=5000)
+    made = part.put(json.dumps(found, indent=2))
+    own["options"]["baseURL"] = "http://127.0.0.1:5000/v1"
+    own["models"]["new"] = own["models"].pop("slow")
+    assert load("opencode", made) == found
+    assert part.put(made) == made
+
+
+def test_the_provider_of_opencode_loses_and_gets_back_what_the_gateway_serves() -> None:
+    none = TOOLS["opencode"].part(
+        "settings", Gateway(41411, token=TOKEN, token_file="/state/gateway.token")
+    )
+    made = part_of("opencode").put("")
+    without = none.put(made)
+    assert load("opencode", without)["provider"]["fallbackd"]["models"] == {}
+    assert none.put(without) == without
+    assert part_of("opencode").put(without) == made
+    comment = made.replace('"name"', '// mine\n      "name"')
+    assert part_of("opencode").put(comment) == comment
+
+
 def test_lines_that_a_person_has_written_between_ours_stay() -> None:
     made = part_of("gemini").put(KEPT["gemini"]).replace("GEMINI_API_KEY", "A=b\nGEMINI_API_KEY")
     assert part_of("gemini").take(made) == KEPT["gemini"] + "A=b\n"
