@@ -286,7 +286,7 @@ async def test_the_name_of_a_backend_is_the_backend_and_then_its_chain(tmp_path:
 async def test_a_chain_may_have_the_name_of_a_model_that_a_program_asks_for(
     tmp_path: Path,
 ) -> None:
-    """Claude Code asks for a small model beside the large one, and lets nobody choose it."""
+    """Claude Code asks for a small model beside the large one, and has no setting for it."""
     small = "claude-haiku-4-5-20251001"
     async with gate(tmp_path, mode="messages", chains=f'"{small}" = ["two"]') as g:
         answer = await g.client.post(

@@ -21,7 +21,7 @@ async def test_a_held_answer_is_preceded_by_keep_alives(tmp_path: Path, mode: st
         answer = await g.ask()
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "text/event-stream"
-        assert "x-fallbackd-served-by" not in answer.headers  # nobody had answered yet
+        assert "x-fallbackd-served-by" not in answer.headers  # no backend had answered yet
         assert answer.content.startswith(BEATS[mode])
         said = answer.content
         while said.startswith(BEATS[mode]):

@@ -31,9 +31,9 @@ def test_what_the_standard_library_reads_is_read_with_a_mark_for_each_half(
 @given(TEXTS)
 def test_the_places_of_all_else_stay(text: str) -> None:
     data = json.dumps([text, 1]).encode()
-    mended = without_halves(data)
-    assert len(mended) == len(data)
-    assert json.loads(mended) == [plain(text), 1]
+    whole = without_halves(data)
+    assert len(whole) == len(data)
+    assert json.loads(whole) == [plain(text), 1]
 
 
 def test_a_model_is_replaced_beside_half_a_character_and_every_other_byte_stays() -> None:

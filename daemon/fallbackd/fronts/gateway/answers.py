@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from fallbackd.backends import passage
+from fallbackd.backends.api_errors import error_body
 from fallbackd.backends.passage import Passage
 from fallbackd.backends.spec import ApiMode
 from fallbackd.core.failures import Reason
@@ -155,9 +156,7 @@ def reply_of(head: HttpResponse) -> AnswerHead:
 
 def told(mode: Any, refusal: Refusal) -> tuple[AnswerHead, bytes]:
     """A refusal as an answer."""
-    body = msgspec.json.encode(
-        passage.error_body(mode, refusal.status, refusal.message, refusal.code)
-    )
+    body = msgspec.json.encode(error_body(mode, refusal.status, refusal.message, refusal.code))
     headers = [("content-type", "application/json"), *refusal.said]
     if refusal.retry_after_s is not None:
         headers.append(("retry-after", str(round(refusal.retry_after_s))))

@@ -14,7 +14,7 @@ from fallbackd.backends.spec import ApiMode
 from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import DRAINS, Refused
 from fallbackd.fronts.gateway import choosing, encodings, guard, routes
-from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, told
+from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, ToCaller, told
 from fallbackd.fronts.gateway.exchange import Exchange
 from fallbackd.fronts.gateway.incoming import HeadIn
 from fallbackd.fronts.gateway.keepalive import kept_alive
@@ -158,7 +158,7 @@ class GatewayFront:
         except Exception as error:
             refusal = self._refusal(error, request)
             refusal.said = exchange.said()
-            await _tell(line, mode, refusal)
+            await _tell(kept or line, mode, refusal)
 
     async def _body(self, request: HeadIn, line: RequestLine) -> encodings.Body:
         most = self._limits.max_body_bytes
@@ -214,12 +214,12 @@ def _models(listed: list[str], *, at: float) -> dict[str, Any]:
     }
 
 
-async def _tell(line: RequestLine, mode: ApiMode, refusal: Refusal) -> None:
+async def _tell(line: ToCaller, mode: ApiMode, refusal: Refusal) -> None:
     reply, body = told(mode, refusal)
     await _send(line, reply, body)
 
 
-async def _send(line: RequestLine, reply: AnswerHead, body: bytes) -> None:
+async def _send(line: ToCaller, reply: AnswerHead, body: bytes) -> None:
     headers = [(name, value) for name, value in reply.headers if name != "content-length"]
     headers.append(("content-length", str(len(body))))
     await line.begin(AnswerHead(status=reply.status, headers=headers))

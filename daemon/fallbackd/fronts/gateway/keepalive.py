@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Callable
 import anyio
 import msgspec
 
-from fallbackd.backends import passage
+from fallbackd.backends.api_errors import error_event
 from fallbackd.backends.lines import fields, read_object, words
 from fallbackd.backends.passage import Passage
 from fallbackd.backends.spec import ApiMode
-from fallbackd.engine.requests import Refused
-from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, ToCaller
+from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, ToCaller
 
 _HEAD = [("content-type", "text/event-stream"), ("cache-control", "no-cache")]
 _COMMENT = b": keepalive\n\n"
@@ -48,22 +47,15 @@ class KeptAlive:
         return self._caller.takes_pieces
 
     async def during(self, answer: Callable[[], Awaitable[None]]) -> None:
-        """
-        Raises:
-            Aborted: As `answer` does, and where it is refused behind a keep-alive.
-        """
+        """What `answer` raises is raised, in no group."""
         failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._beat)
             try:
                 await answer()
-            except Exception as error:  # as it is, and in no group
+            except Exception as error:
                 failed = error
             tasks.cancel_scope.cancel()
-        if self._is_open and isinstance(failed, Refusal):
-            await self._fail(failed.message)
-        if self._is_open and isinstance(failed, Refused):
-            await self._fail(failed.rejection.message)
         if failed is not None:
             raise failed
 
@@ -86,6 +78,8 @@ class KeptAlive:
         raise Aborted
 
     async def begin(self, reply: AnswerHead) -> None:
+        if self._is_begun:
+            raise Aborted
         self._is_begun = True
         if not self._is_open:
             await self._caller.begin(reply)
@@ -127,8 +121,8 @@ def _error_event(mode: ApiMode, message: str, body: bytes) -> bytes:
         begun = b"event: response.created\ndata: " + msgspec.json.encode(created) + b"\n\n"
         said, code = words(error.get("message")), words(error.get("code"))
         follows = {"id": "", "sequence_number": 1, "code": code or "server_error"}
-        return begun + passage.error_event(mode, said or message, follows)
+        return begun + error_event(mode, said or message, follows)
     if not error:
-        return passage.error_event(mode, message)
+        return error_event(mode, message)
     head = b"event: error\n" if mode == "messages" else b""
     return head + b"data: " + msgspec.json.encode(value) + b"\n\n"

@@ -174,26 +174,35 @@ class Relay:
         is_open = self._is_begun and self._is_clear
         is_sent = is_open and not _may_state_error(data) and _can_be_read(data)
         is_taken = not is_sent or self._caller.write(data)
-        is_between = sse.ends_event(data)
-        watch, sieve = self._watch, self._sieve
-        if sieve is not None and (sieve.leaves_out or not is_sent):
-            data = sieve.feed(data, may_drop=self._is_begun)
-            is_between = is_between and sieve.is_clear
+        watch = self._watch
         had_ended = watch.has_ended
-        if watch.feed(data):
-            self._heard_at = self._time()
-        self._is_clear = is_between and not watch.has_failed
+        data = self._read(data, is_sent=is_sent)
         is_same = had_ended == watch.has_ended  # the silence behind an end is shorter
         if is_sent:
             return is_taken and is_same and not watch.has_failed
-        if not self._is_begun or watch.has_failed:
+        return self._goes_on_with(data) and is_same
+
+    def _read(self, data: bytes, *, is_sent: bool) -> bytes:
+        """What the caller may get of it, as far as it is whole."""
+        is_between = sse.ends_event(data)
+        sieve = self._sieve
+        if sieve is not None and (sieve.leaves_out or not is_sent):
+            data = sieve.feed(data, may_drop=self._is_begun)
+            is_between = is_between and sieve.is_clear
+        if self._watch.feed(data):
+            self._heard_at = self._time()
+        self._is_clear = is_between and not self._watch.has_failed
+        return data
+
+    def _goes_on_with(self, data: bytes) -> bool:
+        """Hold or write what was read first. False: there is more to do."""
+        if not self._is_begun or self._watch.has_failed:
             self._held += data
-            return is_same and not self._is_begun and not self._is_to_begin()
-        if sieve is not None and sieve.has_dropped:
+            return not (self._is_begun or self._is_to_begin())
+        if self._sieve is not None and self._sieve.has_dropped:
             self._held += data  # until it is known whether anything is missing
-        elif not self._caller.write(data):
-            return False
-        return is_same
+            return True
+        return self._caller.write(data)
 
     def _is_to_begin(self) -> bool:
         """What is held is enough to decide, one way or the other."""

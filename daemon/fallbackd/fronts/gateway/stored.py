@@ -167,8 +167,11 @@ class _Way(Struct, frozen=True):
         return Refusal(502, f"{self.maker.backend} did not answer: {why}", "upstream_failed")
 
 
-async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
-    """Whether it is what was asked for, rather than an error in the words of its provider."""
+async def _head(passed: PassedOn, way: _Way) -> HttpResponse:
+    """
+    Raises:
+        Refusal: There is none that goes back.
+    """
     head: HttpResponse | None = None
     with anyio.move_on_after(SILENCE_S) as silence:
         head = await passed.head()
@@ -176,6 +179,12 @@ async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
         raise way.failed("it was silent" if silence.cancelled_caught else _why(passed))
     if 300 <= head.status < 400:
         raise way.failed(f"it redirects ({head.status}), which is not followed")
+    return head
+
+
+async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
+    """Whether it is what was asked for, rather than an error in the words of its provider."""
+    head = await _head(passed, way)
     # A provider that does not stream what it has stored answers with the whole of it all the same.
     may_be_stream = call.is_streamed and head.status < 300 and not is_sealed(head)
     goes_on = may_be_stream and way.caller.takes_pieces
