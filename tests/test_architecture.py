@@ -166,11 +166,11 @@ def test_no_module_is_called_by_a_word_that_says_nothing() -> None:
 
 
 def test_no_source_file_outgrows_its_subject() -> None:
-    """400 lines ask for a reason, 600 for a split."""
+    """About 800 lines is the most that one subject takes."""
     long = {
         str(path.relative_to(ROOT)): lines
         for path in [*modules_under(DAEMON), *modules_under(CLIENT), *modules_under(CONVERSATIONS)]
-        if (lines := len(path.read_text().splitlines())) > 600
+        if (lines := len(path.read_text().splitlines())) > 850
     }
     assert not long
 
@@ -278,28 +278,3 @@ def test_the_drawings_of_the_pages_are_those_of_the_code() -> None:
         page = path.read_text()
         assert all(drawn(name) in page for name in names), "python -m tests.support.drawings"
         assert redrawn(page) == page
-
-
-def types_of(source: str) -> set[str]:
-    """Public classes and aliases of types at the top of a module."""
-    found: set[str] = set()
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            found.update(name for name in names_of(node) if not name.isupper())
-    return {name for name in found if name[0].isupper()}
-
-
-def named_twice(sources: list[str]) -> set[str]:
-    names = [name for source in sources for name in types_of(source)]
-    return {name for name in names if names.count(name) > 1}
-
-
-def test_a_name_of_a_public_type_means_one_thing_in_the_daemon() -> None:
-    assert not named_twice([path.read_text() for path in modules_under(DAEMON)])
-
-
-def test_a_name_that_is_given_twice_is_found() -> None:
-    one, other = "class Swan: ...\n_Pond = str\n", "Swan = dict[str, int]\n_Pond = int\nLAKE = 1\n"
-    assert named_twice([one, other, "LAKE = 2\n"]) == {"Swan"}
