@@ -91,7 +91,9 @@ def test_a_missing_command_is_named() -> None:
 
 def test_text_on_stdout_is_the_answer_as_it_is() -> None:
     text = b"\n  two\n\nlines: HTTP 429 Too Many Requests\n"
-    assert run(Options(), text) == Reply(text="  two\n\nlines: HTTP 429 Too Many Requests")
+    assert run(Options(), text) == Reply(
+        text="  two\n\nlines: HTTP 429 Too Many Requests", may_be_notice=True
+    )
 
 
 def test_nothing_on_stdout_is_an_empty_result() -> None:
@@ -104,7 +106,7 @@ def test_nothing_on_stdout_is_an_empty_result() -> None:
 
 def test_configured_exit_statuses_are_success() -> None:
     options = Options(success_exit_codes=(3,))
-    assert run(options, b"done", code=3) == Reply(text="done")
+    assert run(options, b"done", code=3) == Reply(text="done", may_be_notice=True)
     outcome = run(options, b"done", code=0)
     assert isinstance(outcome, Evidence)
     failure = classify(outcome, now=0.0)

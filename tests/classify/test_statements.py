@@ -6,6 +6,7 @@ import pytest
 
 from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import classify
+from fallbackd.classify.error_json import MAX_STATEMENTS, read_lines
 from fallbackd.core.failures import Failure
 from fallbackd.core.protocol import Evidence
 
@@ -152,3 +153,24 @@ def test_only_a_limit_states_when_it_ends(text: str) -> None:
     failure = judge(text, exit_code=1)
     assert failure is not None
     assert failure.stated_reset_s is None
+
+
+# --- a log of errors -----------------------------------------------------------------------------
+
+THROTTLED = '{"level":"error","error":{"message":"429 Too Many Requests"}}\n'
+OTHER = '{"level":"error","error":{"message":"tool %d failed with code 3"}}\n'
+
+
+def test_of_a_log_of_errors_the_last_ones_count() -> None:
+    """A log of any length costs as much as its last statements."""
+    log = "".join(OTHER % number for number in range(2_500))
+    said = read_lines(log)
+    assert len(said) == MAX_STATEMENTS
+    assert said[-1].text == "tool 2499 failed with code 3"
+    assert reason_of(judge(log + THROTTLED, stream="stderr", exit_code=1)) == "rate_limit"
+
+
+def test_a_message_of_many_lines_is_read_at_both_ends() -> None:
+    for lines in (["429 Too Many Requests", *["x"] * 900], [*["x"] * 900, "429 Too Many Requests"]):
+        body = {"error": {"message": "\n".join(lines)}}
+        assert reason_of(judge("", stream="http", body=body)) == "rate_limit"

@@ -1,6 +1,8 @@
 """Answers, logs and events, as callers read them."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -279,3 +281,30 @@ async def test_a_subscriber_with_a_bug_stops_no_work(tmp_path: Path) -> None:
         done = await work(engine, backend="a")
         assert done.served_by == "b"
         assert ear.heard("delegation.ended")
+
+
+class _Concealing:
+    """Secrets that are known, which notes where it is asked for them."""
+
+    def __init__(self) -> None:
+        self.asked_on: dict[str, threading.Thread] = {}
+
+    def conceal(self, text: str) -> str:
+        self.asked_on[text[-4:]] = threading.current_thread()
+        return text
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+async def test_a_long_output_is_judged_off_the_event_loop(tmp_path: Path) -> None:
+    """Other callers are answered meanwhile, however long reading it takes."""
+    line = '{"level":"error","error":{"message":"tool failed"}}'
+    body = (
+        f"cat >/dev/null; for i in $(seq 1000); do echo '{line}'; done >&2; echo last >&2; exit 1"
+    )
+    known = _Concealing()
+    config = settings(agent("a", script(tmp_path, "a", body)))
+    async with engine_in(tmp_path, config, secret_values=known) as engine:
+        assert (await work(engine, backend="a")).state != "succeeded"
+        assert known.asked_on["last"] is not threading.main_thread()

@@ -10,6 +10,7 @@ from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd.core.failures import Reason
 from fallbackd.engine import feedback, lessons
+from fallbackd.engine.judging import off_the_loop
 from fallbackd_client.wire.methods.signatures import (
     CLASSIFICATION_EXPLAIN,
     CLASSIFICATION_TRAIN,
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from fallbackd.engine.api import Engine
 
 
-LARGE_CHARS = 16_384
-
-
 async def classify(engine: "Engine", params: ClassifyParams, caller: Caller) -> ClassifyResult:
     evidence = shapes.evidence(params.evidence)
     judge = partial(
@@ -50,9 +48,7 @@ async def classify(engine: "Engine", params: ClassifyParams, caller: Caller) -> 
         now_at=params.now_at,
         timezone=params.timezone,
     )
-    is_large = len(evidence.text) > LARGE_CHARS or evidence.body is not None
-    found = await anyio.to_thread.run_sync(judge) if is_large else judge()
-    return shapes.failure(found)
+    return shapes.failure(await off_the_loop(evidence, judge))
 
 
 async def classification_explain(

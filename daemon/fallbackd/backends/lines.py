@@ -203,7 +203,9 @@ class CliParser:
         if exit.code not in (0, None) or (exit.signal is not None and not exit.stopped):
             ended = f"status {exit.code}" if exit.signal is None else f"signal {exit.signal}"
             warnings = (f"the answer was complete when the program ended with {ended}",)
-        return Reply(text=text, usage=self.usage, warnings=warnings)
+        return Reply(
+            text=text, usage=self.usage, warnings=warnings, may_be_notice=not self.answered
+        )
 
     def says(self, text: str) -> list[Observation]:
         """A whole message of the agent."""
@@ -243,7 +245,7 @@ class CliParser:
         text = "\n".join(self._whole).strip("\r\n")
         if not strip_escapes(text).strip():
             return None
-        return Reply(text=text, usage=self.usage, warnings=self._losses())
+        return Reply(text=text, usage=self.usage, warnings=self._losses(), may_be_notice=True)
 
     def _ended(self, exit: ProcessExit) -> Outcome:
         if not self.plain and (reply := self.reply(exit)) is not None:

@@ -37,7 +37,7 @@ class NumasecParser(opencode_cli.OpencodeParser):
             return outcome
         text = self.stdout.text.strip()
         if exit.code == 0 and not exit.stopped and text:
-            return Reply(text=text)
+            return Reply(text=text, may_be_notice=True)
         return outcome
 
 

@@ -1,7 +1,7 @@
 """JSON that says of itself that it is an error, in whatever wrapping, to plain statements."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,10 @@ MAX_DEPTH = 8
 MAX_JSON_LINE_CHARS = 200_000
 MAX_SAID_CHARS = 4_000
 """Patterns are searched in the beginning and in the end of a message this long."""
+MAX_STATEMENTS = 50
+"""Of a log of errors the last ones count: the program died of one of these."""
+MAX_PARTS = 60
+"""Lines of one message, and words, that patterns are searched in: half from each end."""
 
 
 class Said(Struct, frozen=True, dict=True):
@@ -34,7 +38,12 @@ class Said(Struct, frozen=True, dict=True):
             text = f"{text[:MAX_SAID_CHARS]}\n{text[-MAX_SAID_CHARS:]}"
         parts = [p for p in text.split("\n") if p.strip()]
         whole = [" ".join(text.split())] if len(parts) > 1 else []
-        return (*parts, *whole, *self.words)
+        return (*_both_ends(parts), *whole, *_both_ends(self.words))
+
+
+def _both_ends(parts: Sequence[str]) -> Sequence[str]:
+    half = MAX_PARTS // 2
+    return parts if len(parts) <= MAX_PARTS else (*parts[:half], *parts[-half:])
 
 
 _MESSAGE_KEYS = (
@@ -97,18 +106,13 @@ def _of_object(value: dict[str, Any], status: int | None) -> list[Said]:
 
 
 def read_lines(text: str, *, is_body: bool = False) -> list[Said]:
-    """Lines of JSON, or one JSON value over several lines; prose is passed over."""
+    """
+    Lines of JSON, or one JSON value over several lines; prose is passed over. Of many statements
+    the last `MAX_STATEMENTS` count.
+    """
     if "{" not in text:
         return []
-    found: list[Said] = []
-    for line in text.split("\n"):
-        line = line.strip().removeprefix("data:").lstrip()
-        if line[:1] not in "{[" or len(line) > MAX_JSON_LINE_CHARS or len(line) < 2:
-            continue
-        value = _parse(line)
-        if _ends_well(value):
-            found.clear()  # what it said of its tries before is over
-        found.extend(_errors_in(value))
+    found = _last_said(text)
     if not found:
         whole = _parse(text.strip())
         found.extend(_errors_in(whole))
@@ -116,6 +120,19 @@ def read_lines(text: str, *, is_body: bool = False) -> list[Said]:
         prefix = text.split("{", 1)[0]
         found.extend(_say(piece, prefix=prefix) for piece in _embedded(text))
     return found
+
+
+def _last_said(text: str) -> list[Said]:
+    found: list[Said] = []
+    for line in reversed(text.split("\n")):
+        line = line.strip().removeprefix("data:").lstrip()
+        if line[:1] not in "{[" or len(line) > MAX_JSON_LINE_CHARS or len(line) < 2:
+            continue
+        value = _parse(line)
+        found.extend(reversed(list(_errors_in(value))))
+        if len(found) >= MAX_STATEMENTS or _ends_well(value):
+            break  # what it said of its tries before a good end is over
+    return found[MAX_STATEMENTS - 1 :: -1]
 
 
 def _ends_well(value: Any) -> bool:

@@ -383,6 +383,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     warnings: tuple[str, ...] = ()
     """What is missing in it, for people."""
+    may_be_notice: bool = False
+    """Text that no structure calls an answer of the model: it may be a notice of a limit."""
 
     def __repr__(self) -> str:
         return f"Reply(<{len(self.text)} chars>)"

@@ -1,5 +1,6 @@
 """Callers that talk to a provider themselves: whom they may call, and what became of it."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -14,6 +15,7 @@ from fallbackd.core.protocol import Evidence
 from fallbackd.core.work import retry_budget
 from fallbackd.engine import authors
 from fallbackd.engine.feedback import judged
+from fallbackd.engine.judging import off_the_loop
 from fallbackd.engine.requests import Refused
 from fallbackd.ports.store import Outlives
 
@@ -72,7 +74,7 @@ async def report(
     failure = None
     if seen.outcome == "failure":
         await engine.follow_clock()  # what the evidence states counts from now
-        failure = _failure(engine, evidence, seen.backend)
+        failure = await _failure(engine, evidence, seen.backend)
     is_network = failure is not None and failure.reason is Reason.NETWORK
     event = structs.replace(
         seen,
@@ -107,8 +109,10 @@ def _minted_lease(engine: "Performer") -> AttemptId:
     return AttemptId(f"{LEASE_PREFIX}{engine.world.mint()}")
 
 
-def _failure(engine: "Performer", evidence: Evidence | None, backend: BackendId) -> Failure:
-    found = None if evidence is None else judged(engine, evidence, backend=backend)
+async def _failure(engine: "Performer", evidence: Evidence | None, backend: BackendId) -> Failure:
+    found = None
+    if evidence is not None:
+        found = await off_the_loop(evidence, partial(judged, engine, evidence, backend=backend))
     return found or make_failure(
         Reason.UNKNOWN,
         now=engine.clock.now(),

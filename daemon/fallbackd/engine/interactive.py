@@ -7,6 +7,7 @@ lag behind, and what a provider answers decides.
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from fallbackd.core.protocol import Evidence
 from fallbackd.engine import callers
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.feedback import judged
+from fallbackd.engine.judging import off_the_loop
 from fallbackd.lib.homes import expand
 
 if TYPE_CHECKING:
@@ -114,7 +116,7 @@ async def failed(
     engine: "Engine", backend: BackendId, evidence: Evidence, *, turn: str | None
 ) -> ReportAnswer | None:
     """Judge what the agent itself shows, and mark as a report does. None: it says nothing."""
-    found = judged(engine, evidence, backend=backend)
+    found = await off_the_loop(evidence, partial(judged, engine, evidence, backend=backend))
     if found is None or found.reason is Reason.UNKNOWN:
         return None
     attempt = None if turn is None else AttemptId(turn)

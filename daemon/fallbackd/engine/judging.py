@@ -1,8 +1,9 @@
 """How an attempt that ended without an answer is judged."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio.to_thread
 from msgspec import structs
 
 from fallbackd.backends.spec import BackendKind
@@ -59,6 +60,20 @@ def judge(
         max_wait_s=lambda reason: max_wait_s(reasons, reason),
         model=model,
     )
+
+
+LARGE_CHARS = 16_384
+_T = TypeVar("_T")
+
+
+async def off_the_loop(evidence: Evidence, judging: Callable[[], _T]) -> _T:
+    """Judge in a thread what takes long to read: other callers are answered meanwhile."""
+    is_large = len(evidence.text) > LARGE_CHARS or _is_large(evidence.body)
+    return await anyio.to_thread.run_sync(judging) if is_large else judging()
+
+
+def _is_large(body: Any) -> bool:  # any JSON
+    return len(body) > LARGE_CHARS if isinstance(body, str | bytes) else body is not None
 
 
 def get_ready() -> None:

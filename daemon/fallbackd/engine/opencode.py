@@ -3,6 +3,7 @@
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct, structs
 
@@ -28,7 +29,7 @@ from fallbackd.core.turn_events import (
     TurnUsed,
 )
 from fallbackd.engine.api import Engine
-from fallbackd.engine.judging import judge
+from fallbackd.engine.judging import judge, off_the_loop
 
 KIND = "opencode"
 MAX_SERVED = 50_000
@@ -136,13 +137,14 @@ class Watched:
 
     # --- failures --------------------------------------------------------------------------
 
-    def judge(self, evidence: Evidence, *, model: str, rules: Sequence[Rule] = ()) -> Failure:
+    async def judge(self, evidence: Evidence, *, model: str, rules: Sequence[Rule] = ()) -> Failure:
         """
         Args:
             rules: Of the project, before all others.
         """
         engine = self._engine
-        failure = judge(
+        judging = partial(
+            judge,
             evidence,
             engine.settings,
             engine.world.kinds.get(KIND),
@@ -152,6 +154,7 @@ class Watched:
             conceal=engine.world.conceal,
             model=engine.world.taught.model(),
         )
+        failure = await off_the_loop(evidence, judging)
         return failure or make_failure(
             Reason.UNKNOWN,
             now=self.now,

@@ -1,5 +1,7 @@
 """Reads one attempt: chunks become events, and its exit one `AttemptEnded`."""
 
+from functools import partial
+
 import anyio.to_thread
 import structlog
 from msgspec import structs
@@ -41,6 +43,7 @@ from fallbackd.engine.judging import (
     foreign_listener,
     judge,
     no_ones_fault,
+    off_the_loop,
     rebooted,
     unexplained,
 )
@@ -194,7 +197,7 @@ class Reader:
         attempt = self._live.order.attempt
         match seen:
             case Retrying():
-                failure = self._judge(seen.evidence, now)
+                failure = await self._judge(seen.evidence, now)
                 if failure is not None:
                     self._retrying = True
                     self._has_whole_step = False
@@ -210,7 +213,7 @@ class Reader:
                         )
                     )
             case GivenUp():
-                failure = self._judge(seen.evidence, now)
+                failure = await self._judge(seen.evidence, now)
                 if failure is not None and not self._gave_up:
                     self._gave_up = True
                     await self._tell(AttemptGaveUp(attempt=attempt, failure=failure))
@@ -246,9 +249,10 @@ class Reader:
     def _directory(self) -> str:
         return self._host.runs.attempt_path(self._live.order.attempt)
 
-    def _judge(self, evidence: Evidence, now: float | None = None) -> Failure | None:
+    async def _judge(self, evidence: Evidence, now: float | None = None) -> Failure | None:
         host = self._host
-        return judge(
+        judging = partial(
+            judge,
             evidence,
             host.settings,
             self._kind,
@@ -257,6 +261,7 @@ class Reader:
             conceal=host.world.conceal,
             model=host.world.taught.model(),
         )
+        return await off_the_loop(evidence, judging)
 
     def _of_attempt(self, usage: Usage) -> Usage:
         """What this attempt used of a conversation whose totals its program reports."""
@@ -269,11 +274,11 @@ class Reader:
             cost_usd=usage.cost_usd,
         )
 
-    def _notice(self, reply: Reply) -> Failure | None:
+    async def _notice(self, reply: Reply) -> Failure | None:
         """A limit notice that is the whole answer is none."""
-        if len(reply.text) > MAX_NOTICE_CHARS:
+        if not reply.may_be_notice or len(reply.text) > MAX_NOTICE_CHARS:
             return None
-        return self._judge(Evidence(text=reply.text, stream="stdout", exit_code=0))
+        return await self._judge(Evidence(text=reply.text, stream="stdout", exit_code=0))
 
     def _outcome(self, exit: Exit) -> Outcome:
         live, outcome = self._live, self._parser.finish(exit)
@@ -297,7 +302,7 @@ class Reader:
         elif isinstance(outcome, Reply):
             usage = outcome.usage if outcome.usage.input_tokens else usage
             usage = self._of_attempt(usage)
-            if (notice := self._notice(outcome)) is not None:
+            if (notice := await self._notice(outcome)) is not None:
                 return AttemptEnded(
                     attempt=live.order.attempt,
                     failure=notice,
@@ -315,7 +320,7 @@ class Reader:
             evidence = outcome
             if watch.answered_at is not None and not evidence.answered:
                 evidence = structs.replace(evidence, answered=True)
-            failure = self._judge(evidence) or unexplained(now=host.clock.now())
+            failure = await self._judge(evidence) or unexplained(now=host.clock.now())
         return AttemptEnded(
             attempt=live.order.attempt,
             failure=failure,

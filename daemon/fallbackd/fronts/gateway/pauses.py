@@ -5,6 +5,8 @@ A caller of an interactive program waits a moment for the backend that has its c
 rather than move. All requests for that backend wait alike: it is not asked by others meanwhile.
 """
 
+from functools import partial
+
 import anyio
 
 from fallbackd.core.failures import Failure, Reason
@@ -14,6 +16,7 @@ from fallbackd.core.protocol import Evidence
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.engine.feedback import judged
+from fallbackd.engine.judging import off_the_loop
 from fallbackd.fronts.gateway.answers import NotAnswered
 
 Awaited = tuple[str, str | None, str | None]
@@ -101,8 +104,9 @@ class Pauses:
             evidence: Of its failure.
             is_alone: No other backend would answer instead.
         """
+        judging = partial(judged, engine, evidence, backend=one[0])
         wait_s = wait_before_second(
-            judged(engine, evidence, backend=one[0]),
+            await off_the_loop(evidence, judging),
             status=evidence.http_status,
             patience_s=engine.settings.policy.patience_s("interactive"),
             luck=engine.world.luck(),

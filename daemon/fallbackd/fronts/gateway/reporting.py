@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
 from fallbackd.backends.passage import AnswerWatch
@@ -13,6 +14,7 @@ from fallbackd.core.turn import Turn
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.engine.feedback import judged
+from fallbackd.engine.judging import off_the_loop
 from fallbackd.engine.requests import Refused
 
 _OF_THE_REQUEST = frozenset(
@@ -82,7 +84,8 @@ class CallReport:
     async def failed(self, evidence: Evidence) -> ReportAnswer | None:
         """None: the backend is not configured any more."""
         self._is_said = True
-        failure = judged(self._engine, evidence, backend=self._call["backend"])
+        judging = partial(judged, self._engine, evidence, backend=self._call["backend"])
+        failure = await off_the_loop(evidence, judging)
         if self._stays or (failure is not None and failure.reason in _OF_THE_REQUEST):
             await self._left_conversation()
             self.asks = {**self.asks, "session": None}

@@ -203,11 +203,13 @@ class Sessions:
 
     # --- failures ------------------------------------------------------------------------------
 
-    def _judged(self, track: Track, where: Where, evidence: Evidence, *, is_loop: bool) -> Failure:
+    async def _judged(
+        self, track: Track, where: Where, evidence: Evidence, *, is_loop: bool
+    ) -> Failure:
         if is_loop:
             return _looping(evidence, now=self._watched.now)
         rules = self._files.rules(where.project)
-        return self._watched.judge(evidence, model=track.model, rules=rules)
+        return await self._watched.judge(evidence, model=track.model, rules=rules)
 
     async def _failed(
         self, track: Track, evidence: Evidence, *, is_retry: bool = False, is_loop: bool = False
@@ -227,7 +229,7 @@ class Sessions:
             log.warning("fallback.skipped", session=track.session, why="no user message")
             return
         where = await self._where(track)
-        failure = self._judged(track, where, evidence, is_loop=is_loop)
+        failure = await self._judged(track, where, evidence, is_loop=is_loop)
         wrote = track.may_have_written
         if messages is not None:
             wrote = may_have_written(messages, track.message)
