@@ -357,3 +357,33 @@ def test_days_of_other_lengths_and_years_are_counted_right(
 ) -> None:
     found = read_sentence(text, now=now, timezone="UTC")
     assert found == pytest.approx(seconds, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[2026-08-01T10:00:00Z] agent: failed after 3 retries\n[2026-08-01T10:00:01Z] agent: 429",
+        "2026-08-01T11:00:00Z ERROR try again later\n2026-08-01T11:00:00Z INFO shutting down",
+        "2026-08-01 18:00:00 ERROR try again later\n2026-08-01 18:00:01 INFO shutting down",
+        "18:00:00 ERROR rate limited, try again\n18:00:01.250 INFO shutting down",
+        "Aug  1 18:00:00 host agent[7]: try again\nAug  1 18:00:01 host agent[7]: bye",
+        "2026/08/01 18:00:00 try again\n2026/08/01 18:00:01 exit status 1",
+        "INFO 2026-08-01 18:00:00 try again later\nINFO 2026-08-01 18:00:01 bye",
+        "E0801 18:00:00.123456 12 main.go:7] try again\nE0801 18:00:01.000001 12 main.go:9] bye",
+    ],
+)
+@pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles"])
+def test_the_time_of_a_log_line_is_no_end_of_a_limit(text: str, zone: str) -> None:
+    assert read_sentence(text, now=NOW, timezone=zone) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2026-08-01 09:59:59 ERROR quota used up, try again in 2 hours", 7200),
+        ("[2026-08-01T09:59:59Z] resets at 2026-08-01T12:00:00Z", 7200),
+        ("Your limit will reset at\n2026-08-01 12:00:00 UTC. Upgrade for more.", 7200),
+    ],
+)
+def test_a_time_that_a_log_line_states_counts(text: str, seconds: float) -> None:
+    assert read_sentence(text, now=NOW, timezone="UTC") == pytest.approx(seconds)

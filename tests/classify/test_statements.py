@@ -174,3 +174,29 @@ def test_a_message_of_many_lines_is_read_at_both_ends() -> None:
     for lines in (["429 Too Many Requests", *["x"] * 900], [*["x"] * 900, "429 Too Many Requests"]):
         body = {"error": {"message": "\n".join(lines)}}
         assert reason_of(judge("", stream="http", body=body)) == "rate_limit"
+
+
+# --- answers of HTTP ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        'data: {"object":"chat.completion.chunk","choices":[{"delta":{"content":"hi"}}]}\n\n'
+        "data: [DONE]\n\n",
+        'event: message_start\ndata: {"type":"message_start","message":{"model":"m"}}\n\n',
+        "hello",
+    ],
+)
+def test_a_body_that_came_with_success_and_states_no_error_is_no_failure(body: str) -> None:
+    assert judge("", stream="http", http_status=200, body=body) is None
+
+
+def test_an_error_in_a_stream_that_began_with_success_counts() -> None:
+    body = 'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n'
+    assert reason_of(judge("", stream="http", http_status=200, body=body)) == "overloaded"
+
+
+def test_a_page_in_the_place_of_an_answer_is_a_failure() -> None:
+    body = "<!doctype html><title>Sign in to the network</title>"
+    assert judge("", stream="http", http_status=200, body=body) is not None

@@ -134,3 +134,12 @@ def test_a_reason_without_a_row_is_refused_as_soon_as_it_is_read(tmp_path: Path)
 def test_what_never_marks_has_no_window_and_only_what_hops_may_be_chosen() -> None:
     assert {one for one in Reason if one.row.window is None} == set(Reason) - set(REASONS)
     assert {one for one in Reason if one.row.flags.hop} == HOPPING
+
+
+def test_no_stated_end_of_a_limit_is_believed_for_longer_than_eight_days() -> None:
+    """A program's words must not take a login out of use for a year."""
+    for reason in (one for one in Reason if one.row.is_limit):
+        window = reason.row.window
+        assert window is not None
+        assert window.max_wait_s is not None, reason
+        assert window.max_wait_s <= 8 * 86_400, reason

@@ -19,7 +19,7 @@ from functools import partial
 from msgspec import structs
 
 from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_THROTTLES
-from fallbackd.classify.error_json import Said, is_json, read_body, read_lines
+from fallbackd.classify.error_json import Said, is_json, is_page, read_body, read_lines
 from fallbackd.classify.exit_status import exit_alone, is_limit_exit, is_plain_end, special_exit
 from fallbackd.classify.lines import Hit, first_fit, text_hit
 from fallbackd.classify.model import Model
@@ -94,7 +94,7 @@ def _statements(evidence: Evidence) -> tuple[Said, ...]:
     found = [] if evidence.body is None else read_body(evidence.body, status=status)
     if found:
         return _as_one(evidence, found)
-    if _PAGE.match(text):
+    if is_page(text):
         return tuple(read_body(text, status=status))
     is_body = evidence.stream in ("http", "exception") or _has_error_status(evidence)
     said = read_lines(text, is_body=is_body)
@@ -102,9 +102,6 @@ def _statements(evidence: Evidence) -> tuple[Said, ...]:
     if found and status is None and not _own_words(evidence):
         return tuple(found)
     return _as_one(evidence, found)
-
-
-_PAGE = re.compile(r"\s{0,20}<(?:!doctype html|html)\b", re.I)
 
 
 def _as_one(evidence: Evidence, found: list[Said]) -> tuple[Said, ...]:

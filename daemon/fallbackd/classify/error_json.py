@@ -90,6 +90,8 @@ def read_body(value: Any, *, status: int | None = None) -> list[Said]:
         value = value.decode("utf-8", "replace")
     if isinstance(value, str):
         parsed = _parse(value)
+        if parsed is None and status is not None and status < 400 and not is_page(value):
+            return read_lines(value)  # a stream of events, or an answer in words
         if parsed is None:
             return [Said(text=_plain(value), status=status)] if value.strip() else []
         value = parsed
@@ -290,6 +292,12 @@ class _Gathered:
             self.add(piece, depth + 1)
 
 
+def is_page(text: str) -> bool:
+    """An HTML page stands where an answer should: a portal or a gateway speaks."""
+    return _PAGE.match(text) is not None
+
+
+_PAGE = re.compile(r"\s{0,20}<(?:!doctype html|html)\b", re.I)
 _WORD = re.compile(r"[\w.:#/-]{2,120}")
 
 

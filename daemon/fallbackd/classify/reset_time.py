@@ -186,10 +186,30 @@ def _without_unspent(text: str) -> str:
     return "\n".join(kept)
 
 
+_LOG_STAMP = re.compile(
+    r"[ \t]*(?:(?:trace|debug|info|notice|warn(?:ing)?|err(?:or)?|fatal|critical)[: \t]{1,8})?"
+    rf"[\[(]?(?:[IWEF]\d{{4}} |\d{{4}}[-/]\d\d[-/]\d\d[T ]|{_MONTH} {{1,2}}\d{{1,2}} )?"
+    r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|[+-]\d\d:?\d\d)?[\])]?"
+    r"(?=[ \t:|]+\S)",
+    re.I,
+)
+_RUNS_ON = re.compile(r"\b(?:at|on|in|by|until|after|from|is|resets?)[:\s]*$", re.I)
+
+
+def _without_log_stamps(text: str) -> str:
+    """Leave out when each line was written; a sentence that was wrapped keeps its time."""
+    lines = text.split("\n")
+    for at, line in enumerate(lines):
+        stamp = _LOG_STAMP.match(line)
+        if stamp and not (at and _RUNS_ON.search(lines[at - 1][-20:])):
+            lines[at] = line[stamp.end() :]
+    return "\n".join(lines)
+
+
 def read_sentence(text: str, *, now: float, timezone: str | None = None) -> float | None:
     """Seconds from now that a message states, or None."""
-    text = _OWN_BACKOFF.sub(" ", plain_digits(text[:MAX_SENTENCE_CHARS]))
-    text = _without_unspent(text)
+    text = _without_log_stamps(plain_digits(text[:MAX_SENTENCE_CHARS]))
+    text = _without_unspent(_OWN_BACKOFF.sub(" ", text))
     seconds = _read_flat(" ".join(text.split()), now=now, timezone=timezone)
     if seconds is None and "\n" in text:
         # Some terminals break lines inside words ("try a\ngain at").

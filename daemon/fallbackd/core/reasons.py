@@ -109,8 +109,11 @@ def _window(
     )
 
 
-def _until_repaired(window_s: float, *, cooldown_s: float = 0.0) -> ReasonPolicy:
+def _until_repaired(
+    window_s: float, *, cooldown_s: float = 0.0, max_wait_s: float | None = None
+) -> ReasonPolicy:
     return ReasonPolicy(
+        max_wait_s=max_wait_s,
         window_s=window_s,
         growth=1,
         max_window_s=window_s,
@@ -221,7 +224,7 @@ class Reason(StrEnum):
     )
     BILLING = "billing", Row(
         flags=Flags(rotate_credential=True, hop=True, needs_human=True),
-        window=_until_repaired(3600, cooldown_s=600),
+        window=_until_repaired(3600, cooldown_s=600, max_wait_s=8 * DAY_S),
         marked="credential", about="backend", ended_by="login", verdict="broken",
         is_outage=True, is_passing=False, is_limit=True, may_be_notice=True,
         fix=Fix(kind="not_permitted", text="its account needs credit or a payment method"),
