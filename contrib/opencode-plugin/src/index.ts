@@ -10,7 +10,8 @@ import { Daemon, Refused, socketPath, within } from "./rpc.ts"
 const REDIRECT_LIMIT_MS = 400
 const STATUS_LIMIT_MS = 5000
 const ANNOUNCE_LIMIT_MS = 2000
-const ANNOUNCE_EVERY_MS = 5000
+const LOOK_EVERY_MS = 5000
+const PING_LIMIT_MS = 15_000 // a busy machine is slow
 const COMMAND = "fallback-status"
 
 type Resolved = { model: string; redirected: boolean; reason?: string | null }
@@ -83,12 +84,20 @@ const plugin: Plugin = async (input, options?: Options) => {
 
   // A daemon that comes up later, or comes back, hears of this server without being asked.
   // One that only starts again is back before it is missed twice.
-  const timer = setInterval(() => {
-    if (daemon.isOpen && isSettled) return
-    void announce().then(() => {
+  let isLooking = false
+  async function look(): Promise<void> {
+    if (isLooking) return
+    isLooking = true
+    try {
+      await daemon.ping(PING_LIMIT_MS)
+      if (daemon.isOpen && isSettled) return
+      await announce()
       if (misses === 2) notices.tell("fallbackd does not run any more: models are used as they are chosen")
-    })
-  }, ANNOUNCE_EVERY_MS)
+    } finally {
+      isLooking = false
+    }
+  }
+  const timer = setInterval(() => void look(), LOOK_EVERY_MS)
   timer.unref?.()
   void announce().then(() => {
     if (misses === 0) return

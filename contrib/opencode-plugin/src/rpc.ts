@@ -33,6 +33,7 @@ export class Daemon {
   private readonly waiting = new Map<number, Waiting>()
   private rest = ""
   private last = 0
+  private drop: (why: Error) => void = () => {}
 
   constructor(
     private readonly path: string,
@@ -60,13 +61,36 @@ export class Daemon {
     this.socket?.write(JSON.stringify({ jsonrpc: "2.0", method, params }) + "\n")
   }
 
+  /** Closes the connection unless the daemon answers on it in time. */
+  async ping(limitMs: number): Promise<void> {
+    const socket = this.socket
+    if (!socket) return
+    const isAnswered = await within(
+      this.call("daemon.ping", {}).then(
+        () => true,
+        (error: unknown) => error instanceof Refused,
+      ),
+      limitMs,
+    )
+    if (!isAnswered && this.socket === socket) this.close()
+  }
+
   close(): void {
-    this.socket?.destroy()
+    this.drop(new Error("the connection to fallbackd was closed"))
   }
 
   private open(): Promise<Socket> {
     this.opening ??= new Promise<Socket>((resolve, reject) => {
       const socket = connect(this.path)
+      let isLost = false
+      const lose = (why: Error) => {
+        if (isLost) return // and another one may be open by now
+        isLost = true
+        this.lost(why)
+        reject(why)
+        socket.destroy()
+      }
+      this.drop = lose
       socket.setEncoding("utf8")
       socket.unref() // it keeps no process alive
       socket.once("connect", () => {
@@ -76,11 +100,11 @@ export class Daemon {
         this.onOpen()
       })
       socket.on("data", (piece: string | Buffer) => this.hear(String(piece)))
-      socket.on("error", (error) => {
-        this.opening = undefined
-        reject(error)
-      })
-      socket.on("close", () => this.lost())
+      // Where something is still to be written, opencode's runtime reports "end" and never "close".
+      for (const event of ["end", "close"]) {
+        socket.on(event, () => lose(new Error("the connection to fallbackd was lost")))
+      }
+      socket.on("error", lose)
     })
     return this.opening
   }
@@ -106,13 +130,13 @@ export class Daemon {
     }
   }
 
-  private lost(): void {
+  private lost(why: Error): void {
     this.socket = undefined
     this.opening = undefined
     this.rest = ""
     const waiting = [...this.waiting.values()]
     this.waiting.clear()
-    for (const one of waiting) one.reject(new Error("the connection to fallbackd was lost"))
+    for (const one of waiting) one.reject(why)
   }
 }
 
@@ -121,6 +145,7 @@ export async function within<T>(promise: Promise<T>, limitMs: number): Promise<T
   let timer: ReturnType<typeof setTimeout> | undefined
   const over = new Promise<undefined>((resolve) => {
     timer = setTimeout(() => resolve(undefined), limitMs)
+    timer.unref?.() // it keeps no process alive either
   })
   try {
     return await Promise.race([promise.catch(() => undefined), over])

@@ -1,0 +1,109 @@
+"""The plugin's connection to the daemon, in the runtime that opencode brings with it."""
+
+import json
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from tests.e2e import install
+from tests.support.daemon import ROOT
+
+HANG_S = 240.0
+RPC = ROOT / "contrib" / "opencode-plugin" / "src" / "rpc.ts"
+LARGE = 1 << 22
+"""More than the kernel takes of a message that is never read."""
+PROGRAM = """
+import { Daemon } from %(rpc)s
+
+const daemon = new Daemon(
+  process.argv[2]!,
+  () => console.log("open"),
+  () => {
+    daemon.tell("opencode.answer", { text: "x".repeat(%(large)d) })
+    console.log("told")
+  },
+)
+setInterval(() => undefined, 1000) // the process lives on without a connection
+%(body)s
+"""
+CALL = 'await daemon.call("status", {}).catch(() => console.log("lost"))\n'
+
+
+class Scene(Struct, kw_only=True):
+    """A running program that uses the plugin's connection, and the place where it connects."""
+
+    listener: socket.socket
+    process: subprocess.Popen[str]
+
+    def accept(self) -> socket.socket:
+        connection, _ = self.listener.accept()
+        connection.settimeout(HANG_S)
+        return connection
+
+    def says(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+@contextmanager
+def scene(tmp_path: Path, body: str) -> Iterator[Scene]:
+    assert install.is_installed(), "the agent CLIs are not installed: run `make e2e`"
+    program = tmp_path / "program.ts"
+    program.write_text(PROGRAM % {"rpc": json.dumps(str(RPC)), "large": LARGE, "body": body})
+    with tempfile.TemporaryDirectory(prefix="fbd-") as short, socket.socket(socket.AF_UNIX) as door:
+        door.bind(f"{short}/control.sock")
+        door.listen()
+        door.settimeout(HANG_S)
+        process = subprocess.Popen(
+            ["timeout", str(HANG_S), install.BIN / "opencode", "run", program, door.getsockname()],
+            env={**os.environ, "HOME": str(tmp_path), "BUN_BE_BUN": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield Scene(listener=door, process=process)
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def send(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.sendall(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+
+def test_a_daemon_that_ends_before_it_has_read_everything_is_missed_and_found_again(
+    tmp_path: Path,
+) -> None:
+    with scene(tmp_path, CALL + "console.log(daemon.isOpen)\n" + CALL) as s:
+        with s.accept() as connection:
+            send(connection, {"method": "opencode.call", "params": {}})
+            assert [s.says(), s.says()] == ["open", "told"]
+        assert [s.says(), s.says()] == ["lost", "false"]
+        with s.accept():
+            assert s.says() == "open"
+
+
+def test_a_daemon_that_is_silent_is_left_and_one_that_answers_is_kept(tmp_path: Path) -> None:
+    body = CALL.replace("await", "void") + (
+        "while (!daemon.isOpen) await new Promise((resolve) => setTimeout(resolve, 10))\n"
+        f"await daemon.ping({HANG_S * 1000:.0f})\n"
+        "console.log(daemon.isOpen)\n"
+        "await daemon.ping(1)\n"
+        "console.log(daemon.isOpen)\n"
+    )
+    with scene(tmp_path, body) as s, s.accept() as connection:
+        assert s.says() == "open"
+        with connection.makefile("rb") as lines:
+            assert json.loads(next(lines))["method"] == "status"
+            ping = json.loads(next(lines))
+        assert ping["method"] == "daemon.ping"
+        send(connection, {"id": ping["id"], "error": {"message": "draining"}})
+        assert s.says() == "true"
+        assert {s.says(), s.says()} == {"lost", "false"}
