@@ -55,7 +55,7 @@ class Call:
         *,
         connect: Callable[[Callable[[float], None]], Client],
         send: Callable[[Json], None],
-        ask: Callable[[Call, str, dict[str, Json], float], Json],
+        ask: Callable[[Call, str, dict[str, Json], float, Callable[[], bool]], Json],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.id = request.id
@@ -67,6 +67,7 @@ class Call:
         self.peer = peer
         self._connect = connect
         self.cancelled = threading.Event()
+        self._is_withdrawn = False
         self._send = send
         self._ask = ask
         self._monotonic = monotonic
@@ -91,10 +92,18 @@ class Call:
         if self.cancelled.is_set():
             raise Abandoned
 
+    def withdraw(self) -> None:
+        """From now on the daemon is waited for although the call was cancelled."""
+        self._is_withdrawn = True
+
     def _pause(self, pause_s: float) -> None:
+        if self._is_withdrawn:
+            time.sleep(pause_s)
+            return
         self.require_wanted()
         self.progress("the daemon is being restarted")
         self.cancelled.wait(pause_s)
+        self.require_wanted()
 
     def progress(self, message: str) -> None:
         """Say what happens: at once where it has changed, else often enough to be seen alive."""
@@ -116,11 +125,20 @@ class Call:
             }
         )
 
-    def still(self) -> None:
-        """Nothing new has happened, which is to be said too."""
-        if self._said:
-            self.progress(self._said)
+    def ask(
+        self,
+        method: str,
+        params: dict[str, Json],
+        limit_s: float,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Json:
+        """
+        Ask the client; None where it does not answer in time or refuses.
 
-    def ask(self, method: str, params: dict[str, Json], limit_s: float) -> Json:
-        """Ask the client; None where it does not answer in time or refuses."""
-        return self._ask(self, method, params, limit_s)
+        Args:
+            is_wanted: Called often; the request is withdrawn when it says no.
+
+        Raises:
+            Abandoned: The client has cancelled the call.
+        """
+        return self._ask(self, method, params, limit_s, is_wanted)

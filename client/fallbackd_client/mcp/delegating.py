@@ -30,13 +30,26 @@ _PASSED_ON = ("backend", "role", "model", "timeout_s", "permissions")
 
 def delegate(call: Call) -> dict[str, Json]:
     """Hand work over and follow it; a cancelled call stops the work."""
+    request_id = call.arguments.get("request_id") or _request_id(call)
+    again = call.params.get("requestState")
+    work = {"delegation": again} if isinstance(again, str) else {"request_id": request_id}
     with call.connect() as client:
-        found = questions.answered(call, client) or _accepted(call, client)
         try:
+            found = questions.answered(call, client) or _accepted(call, client, request_id)
+            work = {"delegation": found["delegation"]}
             return _followed(call, client, found, _wait_s(call))
         except Abandoned:
-            client.call("delegation.cancel", {"delegation": found["delegation"]})
+            _withdraw(call, client, work)
             raise
+
+
+def _withdraw(call: Call, client: Client, work: dict[str, str]) -> None:
+    """Stop the work of a cancelled call, also where the answer that names it never came."""
+    call.withdraw()
+    try:
+        client.call("delegation.cancel", work)
+    except RpcError:  # it was never accepted
+        pass
 
 
 def wait(call: Call) -> dict[str, Json]:
@@ -54,13 +67,13 @@ def cancel(call: Call) -> dict[str, Json]:
         return outcome(client.call("delegation.cancel", wanted))
 
 
-def _accepted(call: Call, client: Client) -> dict[str, Json]:
+def _accepted(call: Call, client: Client, request_id: str) -> dict[str, Json]:
     """
     The work, as it was accepted.
 
     A conversation has one running delegation. An agent that hands over two at once, or has
     subagents that do, need not have them queue for each other: the second one gets a name of its
-    own.
+    own, the same one where it is sent again.
     """
     given = call.arguments
     params: dict[str, Json] = {
@@ -70,7 +83,7 @@ def _accepted(call: Call, client: Client) -> dict[str, Json]:
         "wait": "accepted",
         "mode": "interactive",
         "orphan_s": ORPHAN_S,
-        "request_id": given.get("request_id") or _request_id(call),
+        "request_id": request_id,
         **{name: given[name] for name in _PASSED_ON if name in given},
     }
     if "session" in given:
@@ -78,11 +91,11 @@ def _accepted(call: Call, client: Client) -> dict[str, Json]:
     try:
         return _sent(client, {**params, "queue": False})
     except RpcError as error:
-        if error.code != BUSY:
+        if error.kind in ("busy", "request_id"):
+            params["session"] += f"/{hashlib.sha256(request_id.encode()).hexdigest()[:6]}"
+        elif error.code != BUSY:
             raise
-        if error.kind == "busy":
-            params["session"] += f"/{os.urandom(3).hex()}"
-        return _sent(client, params)
+    return _sent(client, params)
 
 
 def _sent(client: Client, params: dict[str, Json]) -> dict[str, Json]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fallbackd_client.errors import RpcError
+from fallbackd_client.errors import NoDaemon, RpcError
 from fallbackd_client.mcp.call import NeedsInput
 
 TYPE_CHECKING = False
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 ANSWER_S = 900.0
 """How long a form stays open."""
+LOOK_S = 1.0
+"""Between two looks at the work while a form is open."""
 _NOTE = "answered in a form of the MCP client"
+_WAITING = "waiting for your answer"
 
 
 def ask(call: Call, client: Client, found: dict[str, Json]) -> bool:
@@ -21,10 +24,11 @@ def ask(call: Call, client: Client, found: dict[str, Json]) -> bool:
     Ask the user of the client.
 
     Returns:
-        Whether the question was answered.
+        Whether the question is closed: answered here or elsewhere, or not needed any more.
 
     Raises:
         NeedsInput: The client asks, and makes the call again.
+        Abandoned: The client has cancelled the call.
     """
     question = found.get("question")
     if not isinstance(question, dict) or not call.peer.can_elicit:
@@ -36,8 +40,31 @@ def ask(call: Call, client: Client, found: dict[str, Json]) -> bool:
             return False
         asked = {"method": "elicitation/create", "params": {"mode": "form", **form}}
         raise NeedsInput({name: asked}, str(found["delegation"]))
-    call.progress("waiting for your answer")
-    return _taken(client, name, call.ask("elicitation/create", form, ANSWER_S))
+    call.progress(_WAITING)
+    looked_s = call.elapsed_s
+
+    def is_wanted() -> bool:
+        nonlocal looked_s
+        is_due = call.elapsed_s >= looked_s + LOOK_S
+        if is_due:
+            looked_s = call.elapsed_s
+        is_closed = is_due and not _is_open(client, found)
+        call.progress(_WAITING)
+        return not is_closed
+
+    response = call.ask("elicitation/create", form, ANSWER_S, is_wanted)
+    return _taken(client, name, response) or not _is_open(client, found)
+
+
+def _is_open(client: Client, found: dict[str, Json]) -> bool:
+    """
+    Whether the same question still waits for its answer.
+
+    This look counts as a caller of the work, also for a daemon that has just restarted.
+    """
+    wanted = {"delegation": found["delegation"], "timeout_s": 0}
+    now = client.call("delegation.wait", wanted).get("question")
+    return isinstance(now, dict) and now["question"] == found["question"]["question"]
 
 
 def answered(call: Call, client: Client) -> dict[str, Json] | None:
@@ -58,8 +85,12 @@ def _taken(client: Client, question: str, response: Json) -> bool:
     choice = content.get("choice")
     if not isinstance(choice, str):
         return False
+    answer = {"question": question, "choice": choice, "note": _NOTE}
     try:
-        client.call("question.answer", {"question": question, "choice": choice, "note": _NOTE})
+        try:
+            client.call("question.answer", answer)
+        except NoDaemon:  # it may have taken the answer: then it refuses the second one
+            client.call("question.answer", answer)
     except RpcError:  # answered elsewhere meanwhile, or not one of its choices: it shows
         return False
     return True

@@ -170,24 +170,32 @@ class Server:
             if call is not None:
                 call.cancelled.set()
 
-    def _ask_client(self, call: Call, method: str, params: dict[str, Json], limit_s: float) -> Json:
+    def _ask_client(
+        self,
+        call: Call,
+        method: str,
+        params: dict[str, Json],
+        limit_s: float,
+        is_wanted: Callable[[], bool],
+    ) -> Json:
         with self._lock:
             self._last_asked += 1
             asked_id = f"{protocol.NAME}-{self._last_asked}"
             asked = self._asked[_key(asked_id)] = _Asked()
         self._writer.send({"jsonrpc": "2.0", "id": asked_id, "method": method, "params": params})
+        give_up_s = call.elapsed_s + limit_s
         try:
-            while limit_s > 0 and not call.cancelled.is_set():
-                if asked.done.wait(_POLL_S):
-                    return asked.result
-                call.still()
-                limit_s -= _POLL_S
-            reason = {"requestId": asked_id, "reason": "no longer needed"}
-            self._writer.send(protocol.notification("notifications/cancelled", reason))
-            return None
+            while not asked.done.wait(_POLL_S):
+                call.require_wanted()
+                if call.elapsed_s >= give_up_s or not is_wanted():
+                    break
+            return asked.result
         finally:
             with self._lock:
                 del self._asked[_key(asked_id)]
+            if not asked.done.is_set():
+                reason = {"requestId": asked_id, "reason": "no longer needed"}
+                self._writer.send(protocol.notification("notifications/cancelled", reason))
 
     def _look(self) -> Client:
         """For a question of the reading thread, which must not wait for a daemon to come."""

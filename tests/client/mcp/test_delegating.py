@@ -15,6 +15,7 @@ from tests.client.scripted import Failing, Peer, answering, serving
 from fallbackd_client.mcp.pipe import LineReader, LineWriter
 from fallbackd_client.mcp.server import Server
 from fallbackd_client.mcp.tools import Offer
+from fallbackd_client.wire.codes import BUSY
 
 Params = dict[str, Any]
 ACCEPTED = {"delegation": "d1", "state": "running", "active": "codex", "hops": []}
@@ -196,6 +197,44 @@ def test_a_second_delegation_of_a_conversation_does_not_wait_for_the_first(tmp_p
         assert named["isError"] is True
 
 
+def test_parallel_calls_that_are_sent_again_are_the_same_delegations(tmp_path: Path) -> None:
+    """Another process of this server sends them again, and the conversation may be free by then."""
+    known: dict[str, Params] = {}
+    is_free = threading.Event()
+
+    def delegate(params: Params) -> Any:
+        first = known.get(params["request_id"])
+        if first is not None:
+            if first["session"] != params["session"]:
+                return Failing(-32602, "was used for another request", {"kind": "request_id"})
+            return first["answer"]
+        if not is_free.is_set() and any(
+            one["session"] == params["session"] for one in known.values()
+        ):
+            return Failing(BUSY, "in use", {"kind": "busy"})
+        answer = {**DONE, "delegation": f"d{len(known) + 1}"}
+        known[params["request_id"]] = {"session": params["session"], "answer": answer}
+        return answer
+
+    ids = [{"claudecode/toolUseId": name} for name in ("toolu_1", "toolu_2")]
+    with serving(tmp_path / "s", answering({"delegate": delegate})):
+        for _ in range(2):
+            with session(tmp_path / "s", CLAUDE_CODE_SESSION_ID="c1") as s:
+                s.initialize()
+                found = [s.call("delegate", meta, prompt="x")["structuredContent"] for meta in ids]
+            assert [one["delegation"] for one in found] == ["d1", "d2"]
+            is_free.set()
+
+
+def test_a_request_id_that_was_used_for_another_prompt_is_refused(tmp_path: Path) -> None:
+    no = Failing(-32602, "was used for another request", {"kind": "request_id"})
+    with serving(tmp_path / "s", answering({"delegate": no})), session(tmp_path / "s") as s:
+        s.initialize()
+        found = s.call("delegate", prompt="y", request_id="r")
+    assert found["isError"] is True
+    assert found["content"][0]["text"] == "was used for another request"
+
+
 def test_what_the_daemon_refuses_is_told_to_the_model(tmp_path: Path) -> None:
     no = Failing(-32005, "delegations go 2 levels deep at most", {"kind": "nesting"})
     with serving(tmp_path / "s", answering({"delegate": no})), session(tmp_path / "s") as s:
@@ -205,17 +244,19 @@ def test_what_the_daemon_refuses_is_told_to_the_model(tmp_path: Path) -> None:
     assert found["content"][0]["text"] == "delegations go 2 levels deep at most"
 
 
-def running_until_cancelled(cancelled: threading.Event) -> Callable[[Peer], None]:
+def running_until_cancelled(
+    cancelled: threading.Event, accepted: Params = ACCEPTED
+) -> Callable[[Peer], None]:
     def wait(_: Params) -> Any:
-        return {**ACCEPTED, "wait_over": True}
+        return {**accepted, "wait_over": True}
 
     def cancel(_: Params) -> Any:
         cancelled.set()
         return {**ACCEPTED, "state": "cancelled"}
 
     answers = {
-        "delegate": ACCEPTED,
-        "delegation.get": ACCEPTED,
+        "delegate": accepted,
+        "delegation.get": accepted,
         "delegation.wait": wait,
         "delegation.cancel": cancel,
         "delegation.keep": ACCEPTED,
@@ -235,6 +276,44 @@ def test_a_cancelled_delegate_stops_the_work_and_is_not_answered(tmp_path: Path)
         s.told.clear()
         assert s.request("ping")["result"] == {}
         assert s.told == []
+
+
+def test_a_delegate_that_is_cancelled_while_the_daemon_restarts_stops_the_work(
+    tmp_path: Path,
+) -> None:
+    cancelled = threading.Event()
+
+    def ends_with_the_request(peer: Peer) -> None:
+        peer.read()
+        peer.close()
+
+    with session(tmp_path / "s") as s:
+        with serving(tmp_path / "s", ends_with_the_request) as daemon:
+            s.initialize()
+            number = s.begin("delegate", {"progressToken": 1}, prompt="x")
+            told = s.until("notifications/progress")
+            assert told["params"]["message"].startswith("the daemon is being restarted")
+            asked = daemon.params("delegate")
+        s.say(method="notifications/cancelled", params={"requestId": number})
+        s.request("ping")  # what was said before it is known by now
+        with serving(tmp_path / "s", running_until_cancelled(cancelled)) as daemon:
+            assert cancelled.wait(LIMIT_S)
+            assert daemon.params("delegation.cancel") == {"request_id": asked["request_id"]}
+            assert "delegate" not in daemon.methods()
+
+
+def test_a_delegate_that_is_cancelled_while_its_form_is_open_stops_the_work(
+    tmp_path: Path,
+) -> None:
+    cancelled = threading.Event()
+    daemon = running_until_cancelled(cancelled, ASKING)
+    with serving(tmp_path / "s", daemon), session(tmp_path / "s") as s:
+        s.initialize(elicitation={})
+        number = s.begin("delegate", prompt="x")
+        asked = s.until("elicitation/create")
+        s.say(method="notifications/cancelled", params={"requestId": number})
+        assert s.until("notifications/cancelled")["params"]["requestId"] == asked["id"]
+        assert cancelled.wait(LIMIT_S)
 
 
 def test_a_cancelled_wait_leaves_the_work_alone(tmp_path: Path) -> None:
@@ -265,7 +344,7 @@ def test_an_id_that_is_in_use_is_refused_for_the_second_call_only(tmp_path: Path
         assert s.answer_to("same")["result"]["structuredContent"]["state"] == "running"
 
 
-def asking(answered: Params) -> Callable[[Peer], None]:
+def asking(answered: Params, wait: Callable[[Params], Any] | None = None) -> Callable[[Peer], None]:
     """A daemon whose question is open until it was answered."""
 
     def now(_: Params) -> Any:
@@ -281,7 +360,7 @@ def asking(answered: Params) -> Callable[[Peer], None]:
         {
             "delegate": ASKING,
             "delegation.get": now,
-            "delegation.wait": now,
+            "delegation.wait": wait or now,
             "question.answer": answer,
             "delegation.keep": ASKING,
         }
@@ -335,6 +414,60 @@ def test_the_client_hears_of_the_call_for_as_long_as_its_user_thinks(
     os.close(reading)
     os.close(writing)
     assert not thread.is_alive()
+
+
+def test_work_is_followed_through_a_restart_of_the_daemon_while_its_form_is_open(
+    tmp_path: Path,
+) -> None:
+    answered: Params = {}
+    with session(tmp_path / "s") as s:
+        with serving(tmp_path / "s", asking(answered)):
+            s.initialize(elicitation={})
+            number = s.begin("delegate", prompt="x")
+            asked = s.until("elicitation/create")
+        followed = threading.Event()
+
+        def wait(_: Params) -> Any:
+            followed.set()
+            return DONE if answered else ASKING
+
+        with serving(tmp_path / "s", asking(answered, wait)):
+            assert followed.wait(LIMIT_S)
+            s.say(id=asked["id"], result={"action": "accept", "content": {"choice": "yes"}})
+            found = s.answer_to(number)["result"]
+    assert found["structuredContent"]["text"] == "the answer"
+    assert answered["choice"] == "yes"
+
+
+def test_an_answer_that_is_lost_with_the_daemon_is_given_again(tmp_path: Path) -> None:
+    answered: Params = {}
+
+    def ends_with_the_answer(peer: Peer) -> None:
+        while (request := peer.read()) is not None:
+            if request["method"] == "question.answer":
+                peer.close()
+                break
+            peer.answer(request, ASKING)
+
+    scripts = ends_with_the_answer, asking(answered)
+    with serving(tmp_path / "s", *scripts), session(tmp_path / "s") as s:
+        s.initialize(elicitation={})
+        number = s.begin("delegate", prompt="x")
+        asked = s.until("elicitation/create")
+        s.say(id=asked["id"], result={"action": "accept", "content": {"choice": "yes"}})
+        assert s.answer_to(number)["result"]["structuredContent"]["text"] == "the answer"
+    assert answered["choice"] == "yes"
+
+
+def test_a_form_is_withdrawn_when_its_question_was_answered_elsewhere(tmp_path: Path) -> None:
+    answered: Params = {}
+    with serving(tmp_path / "s", asking(answered)), session(tmp_path / "s") as s:
+        s.initialize(elicitation={})
+        number = s.begin("delegate", prompt="x")
+        asked = s.until("elicitation/create")
+        answered["choice"] = "no"
+        assert s.until("notifications/cancelled")["params"]["requestId"] == asked["id"]
+        assert s.answer_to(number)["result"]["structuredContent"]["text"] == "the answer"
 
 
 def test_a_question_that_is_declined_stays_open(tmp_path: Path) -> None:
