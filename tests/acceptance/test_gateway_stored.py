@@ -4,7 +4,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.support.gateway import Gate, gate, last_event, over_http_1_0, read_into
+from tests.support.gateway import Gate, gate, last_event, listening, over_http_1_0, read_into
 
 ACCOUNTS = """credentials = [{ label = "a", env = "KEY_A" }, { label = "b", env = "KEY_B" }]
 credential_strategy = "round_robin"
@@ -72,6 +72,25 @@ async def test_an_answer_that_is_made_in_the_background_goes_back_and_is_known(
         assert g.api.calls("two") == []
         health = await g.daemon.client.call("health", {"action": "list"})
         assert health["health"]["one"]["state"] == "healthy"
+
+
+async def test_it_is_read_and_cancelled_after_a_restart(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses", first=ACCOUNTS, env=KEYS) as g:
+        g.api.behave("one", "queued")
+        sent = {"x-api-key": g.token}
+        body = {**g.body(stream=False), "background": True}
+        name = (await g.client.post(g.path(), json=body, headers=sent)).json()["id"]
+        gone = (await g.client.post(g.path(), json=body, headers=sent)).json()["id"]
+        assert (await asked(g, "DELETE", f"/v1/responses/{gone}")).status_code == 200
+        assert (await asked(g, "GET", f"/v1/responses/{gone}")).status_code == 404
+        await g.daemon.kill()
+        await g.daemon.start()
+        await listening(g.port)
+        path = f"/v1/responses/{name}"
+        assert (await asked(g, "GET", path)).json()["id"] == name
+        assert (await asked(g, "POST", f"{path}/cancel")).json()["status"] == "cancelled"
+        assert (await asked(g, "GET", f"/v1/responses/{gone}")).status_code == 404
+        assert [one for one, _ in g.api.lookups] == ["one"] * 3
 
 
 async def test_it_is_known_as_soon_as_its_stream_has_begun(tmp_path: Path) -> None:

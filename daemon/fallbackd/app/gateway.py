@@ -89,6 +89,7 @@ class GatewayService:
                 self._pass_on,
                 token=TokenFile(self._places.gateway_token).read,
                 allowed_uids=frozenset({os.geteuid(), 0}),
+                makers=self._places.gateway_makers,
             )
             self._follow()
         front = self._front

@@ -42,6 +42,11 @@ class Places(Struct, frozen=True, kw_only=True):
         return os.path.join(self.state_dir, "gateway.token")
 
     @property
+    def gateway_makers(self) -> str:
+        """Which backend made the responses that the gateway is asked for by their ids."""
+        return os.path.join(self.state_dir, "gateway-responses.jsonl")
+
+    @property
     def gateway_socket(self) -> str:
         return os.path.join(os.path.dirname(self.socket), "gateway.sock")
 

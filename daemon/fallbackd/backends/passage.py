@@ -67,6 +67,13 @@ class Passage(Struct, frozen=True, kw_only=True):
     """One answer is wanted, and not several to choose from."""
     previous: str | None = None
     """The answer that the request continues, of which only its maker has the conversation."""
+    acts: bool = False
+    """
+    It begins something that outlives or goes beyond its answer, and that would be done twice if it
+    were sent twice.
+    """
+    is_stored: bool = True
+    """The answer may be kept by its provider, to be asked for later."""
 
     @property
     def generates(self) -> bool:
@@ -81,6 +88,43 @@ class AskedBody(Struct):
     stream: bool | None = None
     n: msgspec.Raw = msgspec.Raw(b"1")
     previous_response_id: str | None = None
+    background: msgspec.Raw = msgspec.Raw(b"false")
+    store: msgspec.Raw = msgspec.Raw(b"")
+    tools: msgspec.Raw = msgspec.Raw(b"[]")
+    mcp_servers: msgspec.Raw = msgspec.Raw(b"[]")
+
+    def acts(self, mode: ApiMode) -> bool:
+        """Whether it asks the provider of this API for more than an answer."""
+        if mode not in ("responses", "messages"):
+            return False
+        if b"true" in (bytes(self.background), bytes(self.store)):
+            return True
+        if bytes(self.mcp_servers) not in (b"[]", b"null"):
+            return True
+        try:
+            tools = foreign_json.decode(self.tools, list[_OfferedTool] | None) or []
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return True
+        return not all(one.type is None or _HARMLESS_TOOLS.match(one.type) for one in tools)
+
+
+class _OfferedTool(Struct):
+    type: str | None = None
+    """None: a function of the caller."""
+
+
+_HARMLESS_TOOLS = re.compile(
+    r"function$|custom$|namespace$|local_shell$|apply_patch$|computer|bash_|text_editor_|memory_"
+    r"|web_search|web_fetch_|file_search$|tool_search|image_generation$"
+)
+"""
+Tools that the caller runs, and those of the provider that only look something up or draw. One that
+is not known may do anything.
+"""
+
+
+UNKNOWN = msgspec.Raw(b"")
+"""In the place of tools that cannot be looked at."""
 
 
 class Unreadable(ValueError):
@@ -231,6 +275,7 @@ def call_of(
         template,
         headers={**own, **headers, **configured, "accept-encoding": "identity"},
         body=body,
+        once=asked.acts,
     )
 
 

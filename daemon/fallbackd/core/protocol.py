@@ -134,6 +134,8 @@ class HttpRequest(Struct, frozen=True, kw_only=True, tag="http"):
     tls: Tls | None = None
     own_listener: bool = False
     """On loopback, nothing is sent unless the server runs as our own user or as root."""
+    once: bool = False
+    """It may act: it leaves over a connection of its own, and is never sent a second time."""
 
     def __repr__(self) -> str:
         return f"HttpRequest({self.method} {self.url})"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from fallbackd.fronts.gateway.routes import mode_of, route_of
+from fallbackd.fronts.gateway.incoming import HeadIn
+from fallbackd.fronts.gateway.routes import asked, mode_of, route_of
 
 
 @pytest.mark.parametrize("version", ["v1beta", "v1alpha", "v1"])
@@ -61,3 +62,12 @@ def test_another_action_of_google_is_no_route(path: str) -> None:
 )
 def test_an_error_is_told_in_the_words_of_the_api_of_its_path(path: str, mode: str) -> None:
     assert mode_of(path) == mode
+
+
+@pytest.mark.parametrize(("n", "is_single"), [("", True), (',"n":1', True), (',"n":2', False)])
+def test_one_answer_is_known_from_several(n: str, is_single: bool) -> None:
+    head = HeadIn(method="POST", path="/v1/chat/completions", query="", headers=[], port=None)
+    route = route_of(head.path)
+    assert route is not None
+    found = asked(route, head, b'{"model":"m"%b}' % n.encode())
+    assert found.is_single is is_single

@@ -145,6 +145,35 @@ def unless_aside(failed: NotAnswered, asked: Passage) -> NotAnswered:
     return structs.replace(failed, unsuited=f"it answers {status} to {asked.side}")
 
 
+_NOT_SENT = frozenset(
+    {
+        *("NotConfigured", "ConnectError", "ConnectTimeout", "LocalProtocolError", "InvalidURL"),
+        *("UnsupportedProtocol", "UnicodeError", "UnicodeEncodeError", "ValueError", "TlsFiles"),
+        *("ImportError",),
+        *("ForeignListener", "ProxyLogin", "ProxyRefused", "ProxyUnreachable"),
+        *("NO_SECRET", "OLD_SECRET"),
+    }
+)
+"""Names of failures before the first byte of a request has left."""
+_NOT_TAKEN = frozenset({*range(400, 500), 503, 529})
+"""With these a provider says that it has not begun."""
+
+
+def may_have_begun(evidence: Evidence) -> bool:
+    """Whether a backend may do what a request asked for, although it did not answer it."""
+    if evidence.http_status is not None:
+        return evidence.http_status not in _NOT_TAKEN
+    return not {evidence.exception, evidence.code} & _NOT_SENT
+
+
+def unfinished(why: str) -> Refusal:
+    """For a request that acts, of which it is not known whether it was begun."""
+    text = f"the backend did not answer ({why[:300] or 'no word'}) and may have begun what this"
+    text += " request asks for (background, store or hosted tools), so that it was not sent again:"
+    text += " look for its result at the provider before you repeat it"
+    return Refusal(502, text, "may_have_begun")
+
+
 def silent(limit_s: float) -> NotAnswered:
     text = f"no answer within {round(limit_s, 1):g} s"
     return NotAnswered(evidence=Evidence(text=text, stream="exception", exception="ReadTimeout"))

@@ -39,7 +39,7 @@ from fallbackd.fronts.gateway.answers import (
 )
 from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.encodings import Body
-from fallbackd.fronts.gateway.makers import Makers
+from fallbackd.fronts.gateway.makers import Makers, named_by_key
 from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, next_hop
 from fallbackd.fronts.gateway.patience import patience_with
 from fallbackd.fronts.gateway.pauses import Pauses
@@ -100,6 +100,10 @@ class Exchange:
         )
         self._reason = ""
         """Why the first backend did not answer."""
+        self._key = named_by_key(self._named.get("idempotency-key") if asked.acts else None, body)
+        """Under which a request that acts is known; empty: it may not be sent twice at all."""
+        self._may_have_begun = False
+        """The last backend that was asked may be doing it."""
 
     async def run(self) -> None:
         """
@@ -159,8 +163,8 @@ class Exchange:
                 continue
             reason = Reason.UNKNOWN if answer.failure is None else answer.failure.reason
             last = structs.replace(failed, reason=reason)
-            is_refused = reason in _FINAL
-            if answer.next is None or is_refused or self._stays:
+            is_final = reason in _FINAL or self._may_have_begun
+            if answer.next is None or is_final or self._stays:
                 await give_back(self._engine, asks, answer)
                 retry_at = answer.retry_at
                 break
@@ -173,7 +177,8 @@ class Exchange:
     @property
     def _stays(self) -> bool:
         """Whether the first backend alone is asked."""
-        return self._asked.previous is not None or self._named.get(FAILOVER) == "0"
+        is_bound = self._asked.previous is not None or self._makers.find(self._key) is not None
+        return is_bound or self._named.get(FAILOVER) == "0"
 
     def _fitting(self) -> tuple[choosing.Wanted, tuple[Entry, ...], str | None]:
         """
@@ -199,7 +204,8 @@ class Exchange:
             self._record.note("Resolved", refusal.message, at=at, candidates=fit.passed_over)
             raise refusal
         backends = engine.settings.policy.backends
-        return found, *self._makers.fitting(self._asked.previous, fit.entries, backends)
+        of_one = self._asked.previous or self._key
+        return found, *self._makers.fitting(of_one, fit.entries, backends)
 
     def _asks(
         self,
@@ -223,8 +229,8 @@ class Exchange:
         Raises:
             Refusal: No backend was asked, for a reason that the caller can change.
         """
-        if self._asked.previous is not None:
-            raise self._makers.unavailable(self._asked.previous)
+        if self._stays and (of_one := self._asked.previous or self._key):
+            raise self._makers.unavailable(of_one)
         answers.refuse_by_rule({one.verdict for one in chosen.candidates})
 
     async def _resolve(self, asks: Mapping[str, Any]) -> Resolution:
@@ -288,6 +294,8 @@ class Exchange:
         failed = await self._try(chosen, entry, found.model, report)
         if failed is None or failed.unsuited or chosen.lease_id is not None:
             return failed
+        if self._may_have_begun:
+            return failed
         is_alone = self._stays or choosing.is_alone(chosen)
         if not await self._pauses.before_second(
             self._engine, candidate, failed.evidence, is_alone=is_alone
@@ -315,6 +323,7 @@ class Exchange:
         if call.translation is not None:
             self._record.note("Translated", translation_words(call, self._asked.mode, entry), at=at)
         self._record.note("Asked", f"{chosen.backend} is asked", at=at)
+        self._makers.keep(self._key, entry.backend, chosen.credential)
         passed = await self._pass_on(request)
         if call.translation is not None:
             passed = TranslatedAnswer(passed, call.translation, at=at)
@@ -322,9 +331,11 @@ class Exchange:
         try:
             done = await relay.run(passed)
         finally:
-            self._makers.keep(relay.response_id, entry.backend, chosen.credential)
+            self._keep(relay.response_id, entry.backend, chosen.credential)
             await passed.aclose()
         if isinstance(done, NotAnswered):
+            if self._asked.acts:
+                self._not_done(done, entry.backend)
             done = done if call.translation is None else in_callers_words(done, call.translation)
             return answers.unless_aside(done, self._asked)
         at = self._engine.clock.now()
@@ -332,13 +343,26 @@ class Exchange:
         await report.succeeded(done)
         return None
 
+    def _keep(self, response: str, backend: BackendId, credential: str | None) -> None:
+        is_stored = self._asked.is_stored
+        self._makers.keep(response, backend, credential, is_stored=is_stored)
+
+    def _not_done(self, failed: NotAnswered, backend: BackendId) -> None:
+        """Of a request that acts: it is sent again only where it was certainly not begun."""
+        self._may_have_begun = answers.may_have_begun(failed.evidence)
+        if not self._may_have_begun:
+            self._makers.forget(self._key)
+            return
+        text = f"not sent again: {backend} may have begun what the request asks for"
+        self._record.note("Held", text, at=self._engine.clock.now())
+
     def _relay(self, chosen: Resolution, report: CallReport, model: str | None) -> Relay:
         """The backend's own limits count, where it has some."""
 
         async def begun(has_said: bool) -> list[tuple[str, str]]:
             self._deadline.begun()
             # Known from here on: it can be cancelled while it is made.
-            self._makers.keep(relay.response_id, BackendId(name), chosen.credential)
+            self._keep(relay.response_id, BackendId(name), chosen.credential)
             if has_said:
                 await report.answered()
             return self.said(chosen.backend, model)
@@ -374,6 +398,8 @@ class Exchange:
             "x-fallbackd-exchange": self._record.exchange,
             "x-fallbackd-attempts": str(self._attempts),
             "x-fallbackd-fallback-reason": self._reason or None,
+            # Heeded by the clients of OpenAI and Anthropic, which send again by themselves.
+            "x-should-retry": "false" if self._may_have_begun else None,
         }
         return [(name, value) for name, value in said.items() if value]
 
@@ -389,6 +415,8 @@ class Exchange:
             await self._caller.begin(AnswerHead(status=status, headers=headers))
             await self._caller.send(last.body)
             return
+        if last is not None and self._may_have_begun:
+            raise answers.unfinished(self._engine.world.redact(last.evidence.text))
         if last is None:
             text = "no backend is available now" if wait_s else "no backend can be used"
         else:

@@ -38,6 +38,7 @@ class GatewayFront:
     Args:
         token: What callers over TCP must send; asked for with each request, since it may change.
         allowed_uids: Whose processes may use the Unix socket.
+        makers: The file of who made which response; None: known until the daemon ends.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class GatewayFront:
         *,
         token: Callable[[], str | None],
         allowed_uids: frozenset[int],
+        makers: str | None = None,
     ) -> None:
         self._engine = engine
         self._pass_on = pass_on
@@ -55,7 +57,7 @@ class GatewayFront:
         self._allowed_uids = allowed_uids
         self._pauses = Pauses()
         self._choices = choosing.Choices()
-        self._makers = Makers()
+        self._makers = Makers(makers)
         self._outgoing = Outgoing(engine)
         self._stored = StoredAnswers(engine, pass_on, self._makers, self._outgoing)
         self._server = GatewayServer(self.answer, allows=self._allows)

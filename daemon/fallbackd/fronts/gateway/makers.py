@@ -1,15 +1,39 @@
-"""Which backend made an answer that a later request may name by its id alone."""
+"""
+Which backend made an answer that a later request may name by its id alone, and which one has a
+request whose key it may be sent with again.
+"""
 
+import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
+import msgspec
+import structlog
 from msgspec import Struct
 
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.fronts.gateway.answers import Refusal
+from fallbackd.fronts.gateway.encodings import Body
+from fallbackd.lib import atomicfile, privatefile
+
+log = structlog.get_logger("gateway")
 
 KEPT = 10_000
+MAX_FILE_BYTES = 8 * 1024 * 1024
+MAX_KEY_CHARS = 256
+_KEY = "idempotency-key "
+"""Before the key of a request, in the place of the id of an answer."""
+
+
+def named_by_key(key: str | None, body: Body) -> str:
+    """The name of a request that may be sent again with its key; empty: it has none."""
+    if not key:
+        return ""
+    # Some callers give one key to several requests.
+    said = body.plain if body.packed is None else body.packed
+    return f"{_KEY}{key[:MAX_KEY_CHARS]} {hashlib.sha256(said or b'').hexdigest()[:16]}"
 
 
 class Maker(Struct, frozen=True):
@@ -28,23 +52,60 @@ class Maker(Struct, frozen=True):
         return self.backend if self.credential is None else f"{self.backend} ({self.credential})"
 
 
+class _Line(Struct, frozen=True, omit_defaults=True):
+    """One line of the file: the last one about a name counts."""
+
+    name: str
+    backend: str = ""
+    """Empty: it is not known any more."""
+    credential: str | None = None
+
+
 class Makers:
-    """In memory, a bounded number of them. Another provider does not know the conversation."""
+    """
+    A bounded number of them. Another provider does not know the conversation.
 
-    def __init__(self) -> None:
+    Args:
+        path: Where those are kept that outlive the daemon; None: nowhere.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
         self._kept: OrderedDict[str, Maker] = OrderedDict()
+        self._path = path
+        self._lines = 0
+        self._is_failing = False
+        if path is not None:
+            self._read(path)
 
-    def keep(self, response: str, backend: BackendId | None, credential: str | None) -> None:
-        if response and backend is not None:
-            self._kept[response] = Maker(backend, credential)
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+    def keep(
+        self,
+        response: str,
+        backend: BackendId | None,
+        credential: str | None,
+        *,
+        is_stored: bool = True,
+    ) -> None:
+        """
+        Args:
+            is_stored: The provider has it still when this daemon has ended.
+        """
+        if not response or backend is None:
+            return
+        maker = Maker(backend, credential)
+        if self._kept.get(response) == maker:
+            return
+        self._kept[response] = maker
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        if is_stored:
+            self._write(_Line(response, backend, credential))
 
     def find(self, response: str) -> Maker | None:
         return self._kept.get(response)
 
     def forget(self, response: str) -> None:
-        self._kept.pop(response, None)
+        if self._kept.pop(response, None) is not None:
+            self._write(_Line(response))
 
     def fitting(
         self,
@@ -70,6 +131,72 @@ class Makers:
     def unavailable(self, previous: str | None) -> Refusal:
         maker = self._kept.get(previous or "")
         name = maker or "another backend"
+        if previous is not None and previous.startswith(_KEY):
+            text = f"idempotency-key: {name} was sent a request with this key, may have begun it,"
+            text += " and is not available now; send it with another key to begin it elsewhere"
+            return Refusal(503, text, "request_may_have_begun")
         text = f"previous_response_id: {name} made this response and is not available now;"
         text += " send the whole conversation instead"
         return Refusal(400, text, "previous_response_not_found")
+
+    # --- the file --------------------------------------------------------------------------------
+
+    def _read(self, path: str) -> None:
+        """A line that cannot be read, the last one of a daemon that was killed say, is skipped."""
+        try:
+            data = privatefile.read_file(path, max_bytes=MAX_FILE_BYTES)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._failed(error)
+            return
+        for raw in data.splitlines():
+            try:
+                line = msgspec.json.decode(raw, type=_Line)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            self._kept.pop(line.name, None)
+            if line.backend:
+                self._kept[line.name] = Maker(BackendId(line.backend), line.credential)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        self._rewrite(path)
+
+    def _write(self, line: _Line) -> None:
+        path = self._path
+        if path is None:
+            return
+        if self._lines >= 2 * KEPT:
+            self._rewrite(path)
+            return
+        where, name = os.path.split(path)
+        try:
+            directory = privatefile.open_directory(where)
+            try:
+                handle = privatefile.open_to_append(name, directory=directory)
+            finally:
+                os.close(directory)
+            try:
+                os.write(handle, msgspec.json.encode(line) + b"\n")
+            finally:
+                os.close(handle)
+        except OSError as error:
+            self._failed(error)
+            return
+        self._lines += 1
+        self._is_failing = False
+
+    def _rewrite(self, path: str) -> None:
+        """Without what is not known any more."""
+        lines = [_Line(name, one.backend, one.credential) for name, one in self._kept.items()]
+        data = b"".join(msgspec.json.encode(one) + b"\n" for one in lines)
+        try:
+            atomicfile.write(path, data, durable=False)
+        except OSError as error:
+            self._failed(error)
+        self._lines = len(lines)
+
+    def _failed(self, error: OSError) -> None:
+        if not self._is_failing:
+            log.warning("gateway.makers_not_kept", path=self._path, error=str(error))
+        self._is_failing = True

@@ -5,7 +5,14 @@ from urllib.parse import parse_qs, unquote
 
 from msgspec import Struct
 
-from fallbackd.backends.passage import MODES, AskedBody, Passage, Unreadable, read_body
+from fallbackd.backends.passage import (
+    MODES,
+    UNKNOWN,
+    AskedBody,
+    Passage,
+    Unreadable,
+    read_body,
+)
 from fallbackd.backends.spec import ApiMode
 from fallbackd.fronts.gateway.incoming import HeadIn
 
@@ -87,7 +94,7 @@ def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:
         raise Unreadable("a stream is answered as server-sent events only: add ?alt=sse")
     if body is None:
         accepted = dict(request.headers).get("accept", "")
-        found = AskedBody(stream="text/event-stream" in accepted)
+        found = AskedBody(stream="text/event-stream" in accepted, tools=UNKNOWN)
     else:
         found = read_body(body)
     model = route.model if is_google else found.model
@@ -101,6 +108,8 @@ def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:
         is_streamed=route.is_streamed if is_google else bool(found.stream) and not route.side,
         side=route.side,
         query="" if is_google else request.query,
-        is_single=found.n in (b"1", b"null"),
+        is_single=bytes(found.n) in (b"1", b"null"),
         previous=found.previous_response_id if route.mode == "responses" else None,
+        acts=not route.side and found.acts(route.mode),
+        is_stored=bytes(found.store) != b"false",
     )

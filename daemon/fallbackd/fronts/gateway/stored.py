@@ -113,8 +113,8 @@ class StoredAnswers:
         backends = engine.settings.policy.backends
         if maker is None or not maker.can_be_asked(backends):
             text = f"response {call.response} is not known here: only those that were made through"
-            text += " this endpoint since the daemon started, by a backend that is still"
-            raise Refusal(404, text + " configured, can be asked for", "response_not_found")
+            text += " this endpoint, by a backend that is still configured, can be asked for"
+            raise Refusal(404, text, "response_not_found")
         backend = backends[maker.backend]
         if choosing.api_of(backend, engine.settings, engine.world.kinds) != "responses":
             text = f"{backend.id} made response {call.response}, and is configured now for an API"

@@ -24,7 +24,7 @@ from fallbackd.transports.http.clients import KEPT, LOOPBACK
 from fallbackd.transports.http.direct_line import AT_ONCE_BYTES, LineKey, ServerLine
 from fallbackd.transports.http.tls import context_of, stamps
 
-CLOSED_BEFORE_S = 5.0
+CLOSED_BEFORE_S = 1.0
 """A request that met a closing connection fails within a packet's way; a later end is an answer."""
 KEPT_S = 30.0
 """Servers close what is idle after a minute or more."""

@@ -216,7 +216,9 @@ class HttpRunning:
         answer = None
         is_direct = self._line.direct.takes(self._call)
         send = self._send_straight if is_direct else self._send_over
-        if not self._call.own_listener:  # whose it is, is seen when a connection is made
+        # Whose a listener is, is seen when a connection is made; and of a kept connection that ends
+        # it cannot be known whether the server has read the request.
+        if not (self._call.own_listener or self._call.once):
             answer = await send(keeps_connections=True)
         if answer is None:
             # Other kept connections may be closing too: this one is new for certain.
