@@ -14,7 +14,9 @@ from typing import Any
 from fallbackd_conversations.files import as_json, fields, lines_of, objects, objects_in
 from fallbackd_conversations.files import words as text_of
 from fallbackd_conversations.turns import (
+    NO_OUTPUT,
     Listener,
+    OutcomeWord,
     Stored,
     ToolUse,
     Utterance,
@@ -37,6 +39,8 @@ _NOT_SAID = (
     "[Request interrupted by user",
 )
 """Beginnings of texts in the user's name that the program itself writes."""
+_CUT_OFF = ("[Request interrupted by user", "Command running in background with ID")
+"""Beginnings of results that say nothing of how the call ended."""
 SHELL = "Bash"
 MAX_SLUG_CHARS = 200
 """The program shortens longer ones in a way of its own."""
@@ -47,7 +51,7 @@ _MESSAGES = ("user", "assistant")
 def parse(data: bytes) -> Stored:
     """The branch of the newest leaf; whatever of it can be read."""
     by_id: dict[str, dict[str, Any]] = {}
-    results: dict[str, tuple[str, bool]] = {}
+    results: dict[str, tuple[str, OutcomeWord]] = {}
     leaf, id, cwd = "", "", ""
     for line in objects(data):
         name = text_of(line.get("uuid"))
@@ -99,15 +103,17 @@ def _blocks(line: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else objects_in(content)
 
 
-def _results(line: dict[str, Any]) -> dict[str, tuple[str, bool]]:
-    found = {}
+def _results(line: dict[str, Any]) -> dict[str, tuple[str, OutcomeWord]]:
+    found: dict[str, tuple[str, OutcomeWord]] = {}
     for block in _blocks(line):
         if block.get("type") == "tool_result":
             content = block.get("content")
             if not isinstance(content, str):
                 content = "\n".join(text_of(part.get("text")) for part in objects_in(content))
-            ok = block.get("is_error") is not True
-            found[text_of(block.get("tool_use_id"))] = (content, ok)
+            outcome: OutcomeWord = "failed" if block.get("is_error") is True else "done"
+            if content.startswith(_CUT_OFF):
+                outcome = "no_result"
+            found[text_of(block.get("tool_use_id"))] = (content, outcome)
     return found
 
 
@@ -119,7 +125,9 @@ def _read_user(talk: Listener, line: dict[str, Any]) -> None:
     talk.user("\n".join(said))
 
 
-def _read_agent(talk: Listener, line: dict[str, Any], results: dict[str, tuple[str, bool]]) -> None:
+def _read_agent(
+    talk: Listener, line: dict[str, Any], results: dict[str, tuple[str, OutcomeWord]]
+) -> None:
     is_notice = fields(line.get("message")).get("model") == "<synthetic>"
     if is_notice or line.get("isApiErrorMessage") is True:
         return
@@ -133,8 +141,8 @@ def _read_agent(talk: Listener, line: dict[str, Any], results: dict[str, tuple[s
                 call = text_of(block.get("id"))
                 talk.tool(call, ToolUse(name=name, command=command, args=as_json(given)))
                 if call in results:
-                    text, ok = results[call]
-                    talk.result(call, text, ok=ok)
+                    text, outcome = results[call]
+                    talk.result(call, text, outcome=outcome)
 
 
 def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float) -> bytes:
@@ -174,8 +182,12 @@ def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float) -> bytes
             call = f"toolu_{uuid.uuid5(uuid.NAMESPACE_OID, f'{id}/tool/{len(lines)}').hex[:24]}"
             use = {"type": "tool_use", "id": call, "name": SHELL}
             add_agent({**use, "input": {"command": part.command}}, "tool_use")
-            result = {"type": "tool_result", "tool_use_id": call, "is_error": not part.ok}
-            add("user", {"content": [{**result, "content": part.result or "(no output)"}]})
+            result = {
+                "type": "tool_result",
+                "tool_use_id": call,
+                "is_error": part.outcome == "failed",
+            }
+            add("user", {"content": [{**result, "content": part.result or NO_OUTPUT}]})
     return lines_of(lines)
 
 

@@ -14,7 +14,14 @@ from typing import Any
 
 from fallbackd_conversations.files import as_json, decoded, fields, lines_of, objects, objects_in
 from fallbackd_conversations.files import words as text_of
-from fallbackd_conversations.turns import Listener, Stored, ToolUse, Utterance, in_order
+from fallbackd_conversations.turns import (
+    Listener,
+    OutcomeWord,
+    Stored,
+    ToolUse,
+    Utterance,
+    in_order,
+)
 
 _NOT_SAID = (
     "<environment_context>",
@@ -28,6 +35,8 @@ _NOT_SAID = (
 """Beginnings of texts in the user's name that the program itself writes."""
 SHELL = "exec_command"
 _SHELLS = frozenset({SHELL, "shell", "shell_command", "container.exec", "local_shell"})
+_CUT_OFF = re.compile(r"aborted|(?:Wall time: [\d.]+ seconds\s+)?aborted by user\b.*", re.S)
+"""In the place of an output: the turn was interrupted."""
 _EXIT = re.compile(r"(?:exited with code|[Ee]xit code:?) (-?\d+)")
 
 
@@ -76,8 +85,11 @@ def _read_item(talk: Listener, item: dict[str, Any]) -> None:
             use = ToolUse(name=text_of(item.get("name")), args=text_of(item.get("input")))
             talk.tool(call, use)
         case "function_call_output" | "custom_tool_call_output":
-            text, ok = _output(item.get("output"))
-            talk.result(call, text, ok=ok)
+            called = talk.use_of(call)
+            text, ended = _output(item.get("output"))
+            if called is not None and called.command is not None:
+                ended = ended or "no_result"  # a command ends with a status
+            talk.result(call, text, outcome=ended or "done")
 
 
 def _command(name: str, arguments: dict[str, Any]) -> str | None:
@@ -94,8 +106,13 @@ def _command(name: str, arguments: dict[str, Any]) -> str | None:
             return None
 
 
-def _output(value: Any) -> tuple[str, bool]:
-    """What a tool said, without the frame around the output of a shell."""
+def _output(value: Any) -> tuple[str, OutcomeWord | None]:
+    """
+    What a tool said, without the frame around the output of a shell.
+
+    Returns:
+        Also how it ended; None: it does not say.
+    """
     if isinstance(value, list):
         value = "\n".join(text_of(part.get("text")) for part in objects_in(value))
     elif isinstance(value, dict):
@@ -105,11 +122,19 @@ def _output(value: Any) -> tuple[str, bool]:
         framed = fields(decoded(text.encode("utf-8", "replace")))
         code = fields(framed.get("metadata")).get("exit_code")
         if isinstance(framed.get("output"), str):
-            return framed["output"], code in (0, None)
+            return framed["output"], _ended(code)
     head, frame, rest = text.partition("Output:\n")
     if frame and (ended := _EXIT.search(head)) is not None:
-        return rest, ended[1] == "0"
-    return text, True
+        return rest, _ended(int(ended[1]))
+    if frame and "Process running with session ID" in head:
+        return rest, "no_result"
+    return text, "no_result" if _CUT_OFF.fullmatch(text) else None
+
+
+def _ended(code: Any) -> OutcomeWord | None:
+    if not isinstance(code, int):
+        return None
+    return "done" if code == 0 else "failed"
 
 
 def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float, provider: str) -> bytes:
@@ -162,7 +187,7 @@ def _message(role: str, kind: str, text: str) -> dict[str, Any]:
 
 
 def _framed(tool: ToolUse) -> str:
-    return f"Process exited with code {0 if tool.ok else 1}\nOutput:\n{tool.result}"
+    return f"Process exited with code {0 if tool.outcome == 'done' else 1}\nOutput:\n{tool.result}"
 
 
 def file_name(*, id: str, now: float) -> str:

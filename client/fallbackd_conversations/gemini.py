@@ -7,6 +7,7 @@ a tool is sent with the words that it was interrupted.
 """
 
 import hashlib
+import re
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from fallbackd_conversations.files import as_json, decoded, encoded, fields, obj
 from fallbackd_conversations.files import words as text_of
 from fallbackd_conversations.turns import (
     Listener,
+    OutcomeWord,
     Stored,
     ToolUse,
     Utterance,
@@ -29,7 +31,7 @@ _NOT_SAID = ("<session_context>", "This is the Gemini CLI. We are setting up the
 
 def parse(data: bytes) -> Stored:
     """Whatever of it can be read."""
-    id, messages = "", dict[str, dict[str, Any]]()
+    id, messages = "", dict[tuple[str, str], dict[str, Any]]()
     whole = decoded(data) if b'"messages"' in data else None
     for line in [whole] if isinstance(whole, dict) else objects(data):
         id = text_of(line.get("sessionId")) or id
@@ -38,9 +40,9 @@ def parse(data: bytes) -> Stored:
             if isinstance(changed.get("messages"), list):
                 messages = {_key(one): one for one in objects_in(changed["messages"])}
         back_to = text_of(line.get("$rewindTo"))
-        if back_to in messages:
-            kept = list(messages)[: list(messages).index(back_to)]
-            messages = {key: messages[key] for key in kept}
+        if back_to in {id for id, _ in messages}:
+            end = [id for id, _ in messages].index(back_to)
+            messages = dict(list(messages.items())[:end])
         if "type" in line:
             messages[_key(line)] = line
     talk = Listener()
@@ -49,8 +51,9 @@ def parse(data: bytes) -> Stored:
     return Stored(id=id, said=talk.said())
 
 
-def _key(message: dict[str, Any]) -> str:
-    return text_of(message.get("id")) or as_json(message)
+def _key(message: dict[str, Any]) -> tuple[str, str]:
+    """In the snapshot of a session that was resumed, a call and its response share their id."""
+    return text_of(message.get("id")) or as_json(message), text_of(message.get("type"))
 
 
 def _read_answer(talk: Listener, parts: Iterable[dict[str, Any]]) -> None:
@@ -77,7 +80,7 @@ def _read_message(talk: Listener, message: dict[str, Any]) -> None:
             for call in objects_in(message.get("toolCalls")):
                 talk.tool(text_of(call.get("id")), _use(call))
                 for part in objects_in(call.get("result")):
-                    _read_result(talk, part, failed=call.get("status") == "error")
+                    _read_result(talk, part, status=text_of(call.get("status")))
 
 
 def _use(call: dict[str, Any]) -> ToolUse:
@@ -87,17 +90,46 @@ def _use(call: dict[str, Any]) -> ToolUse:
 
 
 _FRAME = ("<untrusted_context>\n", "\n</untrusted_context>")
+_SHELL_RESULT = re.compile(
+    r"(?:.*?^)?Output: (?P<output>.*?)(?P<error>\nError: [^\n]*)?"
+    r"(?:\nExit Code: (?P<code>-?\d+|\(none\)))?(?P<signal>\nSignal: [^\n]*)?"
+    r"(?:\nBackground PIDs: [^\n]*)?(?:\nProcess Group PGID: \d+)?",
+    re.S | re.M,
+)
+"""Of a command that came to its end; the status of its call is `success` however it ended."""
 
 
-def _read_result(talk: Listener, part: dict[str, Any], *, failed: bool = False) -> None:
+def _read_result(talk: Listener, part: dict[str, Any], *, status: str = "success") -> None:
+    """
+    Args:
+        status: Of the call; a response without one comes in the place of one that was seen.
+    """
     response = fields(part.get("functionResponse"))
-    if not response:
-        return
+    call = text_of(response.get("id"))
+    use = talk.use_of(call)
+    if use is None or use.result or use.outcome != "no_result":
+        return  # said before
     given = fields(response.get("response"))
     text = text_of(given.get("output")) or text_of(given.get("error"))
     text = text.removeprefix(_FRAME[0]).removesuffix(_FRAME[1])
-    ok = not failed and "error" not in given
-    talk.result(text_of(response.get("id")), text, ok=ok)
+    outcome: OutcomeWord = "no_result"
+    if status == "error" or (status == "success" and "error" in given):
+        outcome = "failed"
+    elif status == "success":
+        outcome = "done"
+    if use.command is not None and outcome == "done":
+        text, outcome = _of_shell(text)
+    talk.result(call, text, outcome=outcome)
+
+
+def _of_shell(text: str) -> tuple[str, OutcomeWord]:
+    found = _SHELL_RESULT.fullmatch(text)
+    if found is None:
+        return text, "no_result"  # in the background, or cancelled
+    if found["code"] in (None, "0", "(none)") and not found["signal"]:
+        # The last line may be gemini's own, or one that the command printed.
+        return found["output"], "no_result" if found["error"] else "done"
+    return found["output"], "failed"
 
 
 def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float) -> bytes:
@@ -120,9 +152,11 @@ def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float) -> bytes
                 add("gemini", part)
                 continue
             call = f"{SHELL}_{len(messages)}"
-            answer = {"id": call, "name": SHELL, "response": {"output": part.result}}
+            ended = "" if part.outcome == "done" else "\nExit Code: 1"
+            result = {"output": f"Output: {part.result}{ended}"}
+            answer = {"id": call, "name": SHELL, "response": result}
             use = {"id": call, "name": SHELL, "args": {"command": part.command}}
-            use |= {"status": "success" if part.ok else "error", "timestamp": instant}
+            use |= {"status": "success", "timestamp": instant}
             add("gemini", "", toolCalls=[{**use, "result": [{"functionResponse": answer}]}])
     return encoded(
         {

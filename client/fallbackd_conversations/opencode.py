@@ -15,7 +15,9 @@ from urllib.parse import quote
 from fallbackd_conversations.files import as_json, decoded, encoded, fields, objects_in
 from fallbackd_conversations.files import words as text_of
 from fallbackd_conversations.turns import (
+    NO_OUTPUT,
     Listener,
+    OutcomeWord,
     Stored,
     ToolUse,
     Utterance,
@@ -24,6 +26,7 @@ from fallbackd_conversations.turns import (
 )
 
 SHELL = "bash"
+_CUT_OFF = ("Tool execution aborted", "Tool execution was interrupted")
 MAX_MESSAGES = 2000
 MAX_PARTS = 10_000
 MAX_PART_CHARS = 1024 * 1024
@@ -62,11 +65,22 @@ def _read_part(talk: Listener, part: dict[str, Any]) -> None:
             given = fields(state.get("input"))
             command = text_of(given.get("command")) if name == SHELL else None
             result = text_of(state.get("output")) or text_of(state.get("error"))
-            code = fields(state.get("metadata")).get("exit")
-            ok = state.get("status") == "completed" and code in (0, None)
-            args = as_json(given)
-            use = ToolUse(name=name, command=command, args=args, result=result, ok=ok)
-            talk.tool(text_of(part.get("id")), use)
+            call = text_of(part.get("id")) or as_json(part)
+            talk.tool(call, ToolUse(name=name, command=command, args=as_json(given)))
+            talk.result(call, result, outcome=_outcome(name, state))
+
+
+def _outcome(tool: str, state: dict[str, Any]) -> OutcomeWord:
+    metadata = fields(state.get("metadata"))
+    match state.get("status"):
+        case "completed" if isinstance(code := metadata.get("exit"), int):
+            return "done" if code == 0 else "failed"
+        case "completed" if tool != SHELL:
+            return "done"
+        case "error" if text_of(state.get("error")) not in _CUT_OFF:
+            return "failed"
+        case _:
+            return "no_result"
 
 
 def read_database(path: Path, id: str) -> Stored | None:
@@ -189,20 +203,8 @@ def render(
             if isinstance(said_or_run, str):
                 part("text", text=said_or_run)
                 continue
-            command = {"command": said_or_run.command, "description": "an earlier command"}
-            state: dict[str, Any] = {
-                "status": "completed",
-                "input": command,
-                "output": said_or_run.result,
-            }
-            state |= {"title": said_or_run.command}
-            state |= {"time": {"start": ms, "end": ms}}
-            metadata: dict[str, Any] = {
-                "output": said_or_run.result,
-                "exit": 0 if said_or_run.ok else 1,
-            }
-            call = f"call_{counter}"
-            part("tool", tool=SHELL, callID=call, state={**state, "metadata": metadata})
+            state = {**_state(said_or_run), "time": {"start": ms, "end": ms}}
+            part("tool", tool=SHELL, callID=f"call_{counter}", state=state)
     session: dict[str, Any] = {
         "id": id,
         "slug": "handed-over",
@@ -211,6 +213,16 @@ def render(
     }
     session |= {"title": title, "version": "1.0.0", "time": {"created": ms, "updated": ms}}
     return encoded({"info": session, "messages": messages})
+
+
+def _state(run: ToolUse) -> dict[str, Any]:
+    """Of a model's own call it is sent the output or the error, and nothing beside that."""
+    given = {"command": run.command, "description": "an earlier command"}
+    if run.outcome == "failed":
+        return {"status": "error", "input": given, "error": run.result or NO_OUTPUT}
+    metadata = {"output": run.result, "exit": 0}
+    more = {"output": run.result, "title": run.command, "metadata": metadata}
+    return {"status": "completed", "input": given, **more}
 
 
 def new_session_id(now: float, seed: str) -> str:

@@ -6,6 +6,10 @@ from typing import Literal
 from msgspec import Struct, structs
 
 RoleWord = Literal["user", "assistant"]
+OutcomeWord = Literal["done", "failed", "no_result"]
+"""Of a call. `no_result`: none is stored, or the call was cut off; it may or may not have run."""
+NO_OUTPUT = "(no output)"
+"""The result of a command that printed nothing, where a format needs one."""
 
 
 class ToolUse(Struct, frozen=True, kw_only=True):
@@ -17,7 +21,7 @@ class ToolUse(Struct, frozen=True, kw_only=True):
     args: str = ""
     """For people; JSON as a rule."""
     result: str = ""
-    ok: bool = True
+    outcome: OutcomeWord = "no_result"
 
 
 class Utterance(Struct, frozen=True, kw_only=True):
@@ -44,11 +48,21 @@ class Stored(Struct, frozen=True, kw_only=True):
 
 
 class Listener:
-    """Puts messages together from texts, calls of tools and their results, as they come."""
+    """
+    Puts messages together from texts, calls of tools and their results, as they come.
+
+    A result may come after the text that follows its call, so calls join their messages at the end.
+    """
 
     def __init__(self) -> None:
         self._said: list[Utterance] = []
-        self._tools: dict[str, ToolUse] = {}
+        self._used: list[list[int]] = []
+        """For each message, its calls."""
+        self._calls: list[ToolUse] = []
+        self._by_name: dict[str, int] = {}
+        """The last call of each id."""
+        self._open: list[int] = []
+        """Calls without a message yet."""
 
     def user(self, text: str) -> None:
         asked = Utterance(role="user", text=text.strip("\n"))
@@ -56,43 +70,64 @@ class Listener:
             return
         self._end_tools()
         if not self._said or self._said[-1] != asked:
-            self._said.append(asked)  # an attempt that is repeated says it once more
+            self._add(asked)  # an attempt that is repeated says it once more
 
     def agent(self, text: str) -> None:
         text = text.strip("\n")
         if not text.strip():
             return
         last = self._said[-1] if self._said else None
-        if last is not None and last.role == "assistant" and last.text and not self._tools:
+        if last is not None and last.role == "assistant" and last.text and not self._open:
             self._said[-1] = structs.replace(last, text=f"{last.text}\n\n{text}")
             return
-        tools, self._tools = tuple(self._tools.values()), {}
-        self._said.append(Utterance(role="assistant", text=text, tools=tools))
+        self._add(Utterance(role="assistant", text=text))
 
     def tool(self, call: str, use: ToolUse) -> None:
-        self._tools[call or f"#{len(self._tools)}"] = use
+        """A call that is still open is described once more by the same id."""
+        number = self._by_name.get(call) if call else None
+        if number is not None and number in self._open:
+            self._calls[number] = use
+            return
+        self._by_name[call] = len(self._calls)
+        self._open.append(len(self._calls))
+        self._calls.append(use)
 
-    def result(self, call: str, text: str, *, ok: bool = True) -> None:
-        if call in self._tools:
-            self._tools[call] = structs.replace(self._tools[call], result=text, ok=ok)
+    def use_of(self, call: str) -> ToolUse | None:
+        """The last call with this id, as far as it is known."""
+        number = self._by_name.get(call) if call else None
+        return None if number is None else self._calls[number]
+
+    def result(self, call: str, text: str, *, outcome: OutcomeWord) -> None:
+        number = self._by_name.get(call) if call else None
+        if number is not None:
+            text = "" if text == NO_OUTPUT else text
+            self._calls[number] = structs.replace(self._calls[number], result=text, outcome=outcome)
 
     def forget(self, turns: int) -> None:
         """The last turns were taken back."""
         self._end_tools()
         while turns > 0 and self._said:
+            self._used.pop()
             turns -= self._said.pop().role == "user"
 
     def clear(self) -> None:
-        self._said, self._tools = [], {}
+        self._said, self._used, self._open = [], [], []
 
     def said(self) -> tuple[Utterance, ...]:
         self._end_tools()
-        return tuple(self._said)
+        return tuple(
+            structs.replace(one, tools=tuple(self._calls[number] for number in used))
+            for one, used in zip(self._said, self._used, strict=True)
+        )
+
+    def _add(self, one: Utterance) -> None:
+        self._said.append(one)
+        self._used.append(self._open)
+        self._open = []
 
     def _end_tools(self) -> None:
-        if self._tools:
-            tools, self._tools = tuple(self._tools.values()), {}
-            self._said.append(Utterance(role="assistant", text="", tools=tools))
+        if self._open:
+            self._add(Utterance(role="assistant", text=""))
 
 
 def alternating(said: Sequence[Utterance]) -> tuple[Utterance, ...]:
@@ -110,14 +145,16 @@ def in_order(one: Utterance) -> Iterator[str | ToolUse]:
     """
     A message as texts and calls of a shell, which every agent has: other tools are text.
 
-    It ends with a text: a call without one behind it reads as a turn that was interrupted.
+    So is a call without a result, since every format demands one. It ends with a text: a call
+    without one behind it reads as a turn that was interrupted.
     """
     from fallbackd_conversations.words import tool_lines
 
     lines: list[str] = []
     is_answered = bool(one.text.strip())
     for number, tool in enumerate(one.tools, start=1):
-        if tool.command is None or (number == len(one.tools) and not is_answered):
+        is_last = number == len(one.tools) and not is_answered
+        if tool.command is None or tool.outcome == "no_result" or is_last:
             lines.append(tool_lines((tool,)))
             continue
         if lines:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
-from fallbackd_conversations.turns import ToolUse, Utterance
+from fallbackd_conversations.turns import OutcomeWord, ToolUse, Utterance
 
 MAX_TOOL_CHARS = 2048
 """Of what a tool was given, and of what came back."""
@@ -25,6 +25,11 @@ _HEAD = (
     " is quoted here as data, oldest first"
 )
 _TAIL = "The conversation continues with this request:"
+_OUTCOMES: dict[OutcomeWord, str] = {
+    "done": "ok",
+    "failed": "failed",
+    "no_result": "no result, it may or may not have run",
+}
 
 
 def tool_lines(tools: Sequence[ToolUse]) -> str:
@@ -35,8 +40,7 @@ def tool_lines(tools: Sequence[ToolUse]) -> str:
 def _tool_line(one: ToolUse) -> str:
     what = f"ran: {one.command}" if one.command is not None else f"used {one.name}: {one.args}"
     result = " ".join(one.result.split())
-    ending = ("ok" if one.ok else "failed") + (f": {result}" if result else "")
-    return f"[{what} → {ending}]"
+    return f"[{what} → {_OUTCOMES[one.outcome]}{f': {result}' if result else ''}]"
 
 
 def cleaned(said: Sequence[Utterance], *, redact: Callable[[str], str]) -> tuple[Utterance, ...]:

@@ -14,7 +14,9 @@ from fallbackd_conversations.turns import ToolUse, Utterance
 
 TALK = (
     Utterance(role="user", text="one"),
-    Utterance(role="assistant", text="two", tools=(ToolUse(name="shell", command="ls"),)),
+    Utterance(
+        role="assistant", text="two", tools=(ToolUse(name="shell", command="ls", outcome="done"),)
+    ),
 )
 WORK = Work(prompt="three", prompt_path="/p", cwd="/c", scratch="/s", model="m", earlier=TALK)
 TWO = "[ran: ls → ok]\n\ntwo"

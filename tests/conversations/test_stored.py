@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fallbackd_conversations import agents, claude, codex, files, gemini, opencode
-from fallbackd_conversations.turns import ToolUse, Utterance
+from fallbackd_conversations.turns import OutcomeWord, ToolUse, Utterance
 
 DATA = Path(__file__).parent / "data"
 ID = "11111111-2222-4333-8444-555555555555"
@@ -62,7 +62,7 @@ def test_a_recorded_conversation_is_read_with_its_tools(home: Path, name: str) -
     asked, answer, again, last = [one.text.strip('"') for one in stored.said]
     assert [asked, answer, again, last] == [FIRST, "answer-one", SECOND, "answer-two"]
     (tool,) = stored.said[1].tools
-    assert (tool.command, tool.ok) == ("echo tool-marker", True)
+    assert (tool.command, tool.outcome) == ("echo tool-marker", "done")
     assert "tool-marker" in tool.result
     assert stored.cwd == ("" if name == "gemini" else "/home/dev/work")
 
@@ -192,8 +192,8 @@ _TOOL = st.builds(
     name=st.sampled_from(["Bash", "Read", "shell"]),
     command=st.none() | _TEXT,
     args=st.just("{}"),
-    result=_TEXT,
-    ok=st.booleans(),
+    result=_TEXT | st.just(""),
+    outcome=st.sampled_from(["done", "failed", "no_result"]),
 )
 _TALK = st.lists(st.tuples(_TEXT, _TEXT, st.lists(_TOOL, max_size=3)), min_size=1, max_size=4).map(
     lambda turns: tuple(
@@ -213,6 +213,24 @@ def test_what_is_written_reads_back_the_same(name: str, said: tuple[Utterance, .
     assert agents.is_same(said, agents.AGENTS[name].parse(written.data))
 
 
+@pytest.mark.parametrize("name", agents.AGENTS)
+@pytest.mark.parametrize("outcome", ["done", "failed", "no_result"])
+def test_how_a_command_ended_is_kept(name: str, outcome: OutcomeWord) -> None:
+    for result in ("", "it said so"):
+        tool = ToolUse(name="shell", command="./deploy", result=result, outcome=outcome)
+        said = (user("go"), agent("I did", tool))
+        written = agents.AGENTS[name].render(
+            said, place=Path("/nowhere"), cwd="/w", now=NOW, seed=SEED, model="a/b"
+        )
+        assert written is not None
+        (_, answer) = agents.AGENTS[name].parse(written.data).said
+        if outcome == "no_result":
+            assert answer.tools == ()
+            assert "./deploy → no result, it may or may not have run" in answer.text
+        else:
+            assert [(one.result, one.outcome) for one in answer.tools] == [(result, outcome)]
+
+
 def test_another_text_is_not_the_same() -> None:
     said = (user("one"), agent("two"))
     assert not agents.is_same(said, claude.parse(claude.render(said[:1], id=ID, cwd="/", now=NOW)))
@@ -226,6 +244,10 @@ def line(uuid: str, parent: str | None, role: str, content: object, **more: obje
     message = {"role": role, "content": content}
     fields = {"uuid": uuid, "parentUuid": parent, "type": role, "message": message, **more}
     return json.dumps({"sessionId": ID, **fields}).encode() + b"\n"
+
+
+def rollout(*items: dict[str, object]) -> bytes:
+    return files.lines_of([{"type": "response_item", "payload": item} for item in items])
 
 
 def test_the_newest_leaf_of_a_tree_is_the_conversation() -> None:
@@ -275,6 +297,144 @@ def test_results_of_calls_side_by_side_are_found_on_their_own_branches() -> None
     data += line("6", "5", "assistant", [{"type": "text", "text": "done"}])
     (_, answer) = claude.parse(data).said
     assert [(one.command, one.result) for one in answer.tools] == [("a", "of a"), ("b", "of b")]
+
+
+UNANSWERED = {
+    "claude": line("1", None, "user", "go")
+    + line("2", "1", "assistant", [{"type": "tool_use", "id": "a", "name": "Bash", "input": {}}]),
+    "codex": rollout(
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]},
+        {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "a"},
+    ),
+    "gemini": b'{"type":"user","id":"1","content":"go"}\n'
+    b'{"type":"gemini","id":"2","content":[{"functionCall":{"id":"a","name":"x","args":{}}}]}',
+    "opencode": b'{"messages":[{"info":{"role":"user"},"parts":[{"type":"text","text":"go"}]},'
+    b'{"info":{"role":"assistant"},"parts":[{"id":"a","type":"tool","tool":"bash",'
+    b'"state":{"status":"running","input":{"command":"./deploy"}}}]}]}',
+}
+
+
+@pytest.mark.parametrize("name", agents.AGENTS)
+def test_a_call_that_has_no_result_is_never_read_as_done(name: str) -> None:
+    (_, answer) = agents.AGENTS[name].parse(UNANSWERED[name]).said
+    assert [one.outcome for one in answer.tools] == ["no_result"]
+
+
+@pytest.mark.parametrize(
+    ("output", "outcome"),
+    [
+        ("Process exited with code 0\nOutput:\nx", "done"),
+        ("Exit code: 2\nWall time: 1 seconds\nOutput:\nx", "failed"),
+        ('{"output":"x","metadata":{"exit_code":1}}', "failed"),
+        ('{"output":"x"}', "no_result"),
+        ("Wall time: 1.0 seconds\nProcess running with session ID 7\nOutput:\nx", "no_result"),
+        ("aborted", "no_result"),
+        ("Wall time: 3.2 seconds\naborted by user", "no_result"),
+        ("aborted by user after 3.2s", "no_result"),
+        ("exec_command failed: rejected by user", "no_result"),
+    ],
+)
+def test_a_command_of_codex_is_done_only_where_its_status_says_so(
+    output: str, outcome: OutcomeWord
+) -> None:
+    call = {"type": "function_call", "name": "exec_command", "call_id": "a"}
+    data = rollout(
+        {**call, "arguments": '{"cmd":"./deploy"}'},
+        {"type": "function_call_output", "call_id": "a", "output": output},
+    )
+    (answer,) = codex.parse(data).said
+    assert [one.outcome for one in answer.tools] == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "outcome"),
+    [
+        ("success", "Output: x\nProcess Group PGID: 7", "done"),
+        ("success", "Output: x\nExit Code: 3\nProcess Group PGID: 7", "failed"),
+        ("success", "Output: x\nSignal: 9", "failed"),
+        ("success", "Command: ls\nDirectory: (root)\nOutput: x\nExit Code: 0", "done"),
+        ("success", "Command was cancelled by user before it could complete.", "no_result"),
+        ("success", "Command moved to background (PID: 7). Output hidden.", "no_result"),
+        ("error", "x", "failed"),
+        ("cancelled", "x", "no_result"),
+        ("executing", "", "no_result"),
+    ],
+)
+def test_a_command_of_gemini_is_done_only_where_it_came_to_its_end(
+    status: str, output: str, outcome: OutcomeWord
+) -> None:
+    response = {"functionResponse": {"id": "a", "response": {"output": output}}}
+    call = {"id": "a", "name": "run_shell_command", "args": {"command": "x"}, "status": status}
+    message = {"type": "gemini", "id": "1", "content": "", "toolCalls": [{**call, "result": []}]}
+    if output:
+        message["toolCalls"] = [{**call, "result": [response]}]
+    repeated = {"type": "user", "id": "2", "content": [response]}
+    lines = [message, repeated] if output else [message]
+    (answer,) = gemini.parse(files.lines_of(lines)).said
+    assert [one.outcome for one in answer.tools] == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [
+        ({"status": "completed", "metadata": {"exit": 0}}, "done"),
+        ({"status": "completed", "metadata": {"exit": 1}}, "failed"),
+        ({"status": "completed", "metadata": {"exit": None}}, "no_result"),
+        ({"status": "error", "error": "not allowed"}, "failed"),
+        ({"status": "error", "error": "Tool execution aborted"}, "no_result"),
+        ({"status": "pending"}, "no_result"),
+    ],
+)
+def test_a_command_of_opencode_is_done_only_where_its_status_says_so(
+    state: dict[str, object], outcome: OutcomeWord
+) -> None:
+    part = {"id": "p", "type": "tool", "tool": "bash", "state": state}
+    export = {"messages": [{"info": {"role": "assistant"}, "parts": [part]}]}
+    (answer,) = opencode.parse(files.encoded(export)).said
+    assert [one.outcome for one in answer.tools] == [outcome]
+
+
+def test_a_command_of_claude_that_was_interrupted_or_runs_on_has_no_result() -> None:
+    use = {"type": "tool_use", "id": "a", "name": "Bash", "input": {"command": "./deploy"}}
+    for text in (
+        "[Request interrupted by user for tool use]",
+        "Command running in background with ID: b",
+    ):
+        result = {"type": "tool_result", "tool_use_id": "a", "is_error": True, "content": text}
+        data = line("1", None, "assistant", [use]) + line("2", "1", "user", [result])
+        (answer,) = claude.parse(data).said
+        assert [one.outcome for one in answer.tools] == ["no_result"]
+
+
+def test_a_result_that_comes_after_more_text_belongs_to_its_call() -> None:
+    text = [{"type": "output_text", "text": "meanwhile"}]
+    data = rollout(
+        {"type": "function_call", "name": "shell", "arguments": '{"command":"ls"}', "call_id": "a"},
+        {"type": "message", "role": "assistant", "content": text},
+        {"type": "function_call_output", "call_id": "a", "output": "Exit code: 0\nOutput:\nx"},
+    )
+    (answer,) = codex.parse(data).said
+    assert answer == agent(
+        "meanwhile",
+        ToolUse(name="shell", command="ls", args='{"command":"ls"}', result="x", outcome="done"),
+    )
+
+
+def test_the_calls_of_gemini_are_kept_when_the_session_was_resumed_after_them() -> None:
+    """In its snapshot a call and its response share one id."""
+    call = {"id": "c", "name": "run_shell_command", "args": {"command": "echo MARK"}}
+    response = {"functionResponse": {"id": "c", "response": {"output": "Output: MARK-OUT"}}}
+    snapshot = [
+        {"id": "u1", "type": "user", "content": [{"text": "run it"}]},
+        {"id": "g1", "type": "gemini", "content": [{"functionCall": call}]},
+        {"id": "g1", "type": "user", "content": [response]},
+        {"id": "u2", "type": "user", "content": [response]},
+        {"id": "g2", "type": "gemini", "content": [{"text": "done"}]},
+    ]
+    (_, answer) = gemini.parse(files.lines_of([{"$set": {"messages": snapshot}}])).said
+    assert [(one.command, one.result, one.outcome) for one in answer.tools] == [
+        ("echo MARK", "MARK-OUT", "done")
+    ]
 
 
 def test_every_message_of_an_agent_that_claude_is_given_is_complete() -> None:

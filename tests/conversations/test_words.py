@@ -61,11 +61,14 @@ def test_secrets_control_characters_and_empty_messages_go() -> None:
 
 
 def test_tools_are_lines_of_text() -> None:
-    ran = ToolUse(name="shell", command="npm test", result="3 failed\n", ok=False)
-    read = ToolUse(name="Read", args='{"path": "a"}')
-    assert tool_lines((ran, read)) == (
-        '[ran: npm test → failed: 3 failed]\n[used Read: {"path": "a"} → ok]'
-    )
+    ran = ToolUse(name="shell", command="npm test", result="3 failed\n", outcome="failed")
+    read = ToolUse(name="Read", args='{"path": "a"}', outcome="done")
+    cut_off = ToolUse(name="shell", command="git push")
+    assert tool_lines((ran, read, cut_off)).splitlines() == [
+        "[ran: npm test → failed: 3 failed]",
+        '[used Read: {"path": "a"} → ok]',
+        "[ran: git push → no result, it may or may not have run]",
+    ]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text())), st.text())

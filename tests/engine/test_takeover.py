@@ -33,7 +33,7 @@ TALK = (
     Utterance(
         role="assistant",
         text="yes",
-        tools=(ToolUse(name="shell", command="echo marzipan", result="marzipan"),),
+        tools=(ToolUse(name="shell", command="echo marzipan", result="marzipan", outcome="done"),),
     ),
 )
 LINE = (
