@@ -18,12 +18,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from fallbackd_conversations import claude, codex, files, gemini, opencode
-from fallbackd_conversations.turns import Stored, Utterance, alternating, in_order
+from fallbackd_conversations.turns import OwnerWord, Stored, Utterance, alternating, in_order
 from fallbackd_conversations.words import tool_lines
 
 MAX_CONFIG_BYTES = 1024 * 1024
 LOOK_BYTES = 64 * 1024
 """Of the end of a file, for a list."""
+LOOKED_AT = 200
+"""Files of one agent, for a list."""
 
 
 class FoundSession(Struct, frozen=True, kw_only=True):
@@ -58,14 +60,15 @@ class StoredBy(Struct, frozen=True, kw_only=True):
     read: Callable[[Path, str], Stored | None]
     """One conversation of a place by its id. None: there is none that can be read."""
     newest: Callable[[Path, int], list[FoundSession]]
-    """The sessions of a place that changed last, newest first; at most so many."""
+    """The sessions of people in a place that changed last, newest first; at most so many."""
     parse: Callable[[bytes], Stored]
     """One that is at hand, however damaged it is."""
     render: Callable[..., Rendered | None]
     """
-    `render(said, place=…, cwd=…, now=…, seed=…, model=…)`. None: it cannot be written for this
-    directory. `seed` is a new random UUID as text; `model` (`provider/model`) is what opencode
-    alone has to know, where its user has not used any before.
+    `render(said, place=…, cwd=…, now=…, seed=…, owner=…, model=…)`. None: it cannot be written for
+    this directory. `seed` is a new random UUID as text; `owner` says whose session it is;
+    `model` (`provider/model`) is what opencode alone has to know, where its user has not used any
+    before.
     """
 
 
@@ -116,11 +119,21 @@ def _read_file(path: Path | None, parse: Callable[[bytes], Stored], *, id: str) 
 
 
 def _looked(
-    name: str, paths: Iterator[Path], limit: int, parse: Callable[[bytes], Stored]
+    name: str,
+    paths: Iterator[Path],
+    limit: int,
+    parse: Callable[[bytes], Stored],
+    owner_of: Callable[[bytes], OwnerWord] = lambda _: "person",
 ) -> list[FoundSession]:
-    found = []
-    for at, path in files.newest_of(paths, limit=limit):
-        stored = parse(files.read_ends(path, tail_bytes=LOOK_BYTES))
+    """Programs leave sessions too: of so many files at most are those of people searched for."""
+    found: list[FoundSession] = []
+    for at, path in files.newest_of(paths, limit=LOOKED_AT):
+        if len(found) == limit:
+            break
+        data = files.read_ends(path, tail_bytes=LOOK_BYTES)
+        if owner_of(data) == "program":
+            continue
+        stored = parse(data)
         if stored.said and is_plain_id(stored.id):
             found.append(
                 FoundSession(
@@ -153,14 +166,21 @@ def _read_codex(place: Path, id: str) -> Stored | None:
 
 
 def _render_codex(
-    said: Sequence[Utterance], *, place: Path, cwd: str, now: float, seed: str, model: str = ""
+    said: Sequence[Utterance],
+    *,
+    place: Path,
+    cwd: str,
+    now: float,
+    seed: str,
+    owner: OwnerWord,
+    model: str = "",
 ) -> Rendered:
     config = files.read_ends(place / "config.toml", tail_bytes=MAX_CONFIG_BYTES)
     provider = codex.provider_of(config.decode("utf-8", "replace"))
     return Rendered(
         agent="codex",
         id=seed,
-        data=codex.render(said, id=seed, cwd=cwd, now=now, provider=provider),
+        data=codex.render(said, id=seed, cwd=cwd, now=now, provider=provider, owner=owner),
         path=place / "sessions" / codex.file_name(id=seed, now=now),
     )
 
@@ -177,7 +197,14 @@ def _read_claude(place: Path, id: str) -> Stored | None:
 
 
 def _render_claude(
-    said: Sequence[Utterance], *, place: Path, cwd: str, now: float, seed: str, model: str = ""
+    said: Sequence[Utterance],
+    *,
+    place: Path,
+    cwd: str,
+    now: float,
+    seed: str,
+    owner: OwnerWord,
+    model: str = "",
 ) -> Rendered | None:
     folder = claude.slug(cwd)
     if folder is None:
@@ -185,7 +212,7 @@ def _render_claude(
     return Rendered(
         agent="claude",
         id=seed,
-        data=claude.render(said, id=seed, cwd=cwd, now=now),
+        data=claude.render(said, id=seed, cwd=cwd, now=now, owner=owner),
         path=place / "projects" / folder / f"{seed}.jsonl",
     )
 
@@ -203,7 +230,14 @@ def _read_gemini(place: Path, id: str) -> Stored | None:
 
 
 def _render_gemini(
-    said: Sequence[Utterance], *, place: Path, cwd: str, now: float, seed: str, model: str = ""
+    said: Sequence[Utterance],
+    *,
+    place: Path,
+    cwd: str,
+    now: float,
+    seed: str,
+    owner: OwnerWord,
+    model: str = "",
 ) -> Rendered:
     data = gemini.render(said, id=seed, cwd=cwd, now=now)
     return Rendered(agent="gemini", id=seed, data=data, path=None)
@@ -235,14 +269,20 @@ def _newest_opencode(place: Path, limit: int) -> list[FoundSession]:
 
 
 def _render_opencode(
-    said: Sequence[Utterance], *, place: Path, cwd: str, now: float, seed: str, model: str = ""
+    said: Sequence[Utterance],
+    *,
+    place: Path,
+    cwd: str,
+    now: float,
+    seed: str,
+    owner: OwnerWord,
+    model: str = "",
 ) -> Rendered | None:
     model = model or opencode.last_model(place)
     if not model:
         return None  # a prompt without a model goes to that of the messages before it
     id = opencode.new_session_id(now, seed)
-    title = "fallbackd"
-    data = opencode.render(said, id=id, cwd=cwd, now=now, model=model, title=title)
+    data = opencode.render(said, id=id, cwd=cwd, now=now, model=model, owner=owner)
     return Rendered(agent="opencode", id=id, data=data, path=None)
 
 
@@ -254,7 +294,11 @@ AGENTS: Mapping[str, StoredBy] = {
             place=_claude_place,
             read=_read_claude,
             newest=lambda place, limit: _looked(
-                "claude", place.glob("projects/*/*.jsonl"), limit, claude.parse
+                "claude",
+                place.glob("projects/*/*.jsonl"),
+                limit,
+                claude.parse,
+                claude.owner_of,
             ),
             parse=claude.parse,
             render=_render_claude,
@@ -264,7 +308,11 @@ AGENTS: Mapping[str, StoredBy] = {
             place=_codex_place,
             read=_read_codex,
             newest=lambda place, limit: _looked(
-                "codex", place.glob("sessions/*/*/*/rollout-*.jsonl"), limit, codex.parse
+                "codex",
+                place.glob("sessions/*/*/*/rollout-*.jsonl"),
+                limit,
+                codex.parse,
+                codex.owner_of,
             ),
             parse=codex.parse,
             render=_render_codex,

@@ -17,6 +17,7 @@ from fallbackd_conversations.turns import (
     NO_OUTPUT,
     Listener,
     OutcomeWord,
+    OwnerWord,
     Stored,
     ToolUse,
     Utterance,
@@ -39,6 +40,7 @@ _NOT_SAID = (
     "[Request interrupted by user",
 )
 """Beginnings of texts in the user's name that the program itself writes."""
+_ENTRYPOINT = re.compile(rb'"entrypoint"\s*:\s*"([^"]*)"')
 _CUT_OFF = ("[Request interrupted by user", "Command running in background with ID")
 """Beginnings of results that say nothing of how the call ended."""
 SHELL = "Bash"
@@ -46,6 +48,12 @@ MAX_SLUG_CHARS = 200
 """The program shortens longer ones in a way of its own."""
 _MODEL = "another-agent"
 _MESSAGES = ("user", "assistant")
+
+
+def owner_of(head: bytes) -> OwnerWord:
+    """The owner of a session, by how the program was started that wrote its first message."""
+    begun = _ENTRYPOINT.search(head)
+    return "program" if begun is not None and begun[1].startswith(b"sdk-") else "person"
 
 
 def parse(data: bytes) -> Stored:
@@ -145,7 +153,7 @@ def _read_agent(
                     talk.result(call, text, outcome=outcome)
 
 
-def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float) -> bytes:
+def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float, owner: OwnerWord) -> bytes:
     lines: list[dict[str, Any]] = []
     at = datetime.fromtimestamp(now, UTC)
 
@@ -155,6 +163,7 @@ def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float) -> bytes
                 "parentUuid": lines[-1]["uuid"] if lines else None,
                 "isSidechain": False,
                 "userType": "external",
+                "entrypoint": "cli" if owner == "person" else "sdk-cli",
                 "cwd": cwd,
                 "sessionId": id,
                 "version": "2.1.0",

@@ -17,6 +17,7 @@ from fallbackd_conversations.files import words as text_of
 from fallbackd_conversations.turns import (
     Listener,
     OutcomeWord,
+    OwnerWord,
     Stored,
     ToolUse,
     Utterance,
@@ -35,9 +36,20 @@ _NOT_SAID = (
 """Beginnings of texts in the user's name that the program itself writes."""
 SHELL = "exec_command"
 _SHELLS = frozenset({SHELL, "shell", "shell_command", "container.exec", "local_shell"})
+_OF_A_PROGRAM = re.compile(rb'"source"\s*:\s*"exec"')
 _CUT_OFF = re.compile(r"aborted|(?:Wall time: [\d.]+ seconds\s+)?aborted by user\b.*", re.S)
 """In the place of an output: the turn was interrupted."""
 _EXIT = re.compile(r"(?:exited with code|[Ee]xit code:?) (-?\d+)")
+
+
+def owner_of(head: bytes) -> OwnerWord:
+    """
+    The owner of a session.
+
+    Args:
+        head: The beginning of its file, whose first line says how the session was begun.
+    """
+    return "program" if _OF_A_PROGRAM.search(head.partition(b"\n")[0]) else "person"
 
 
 def parse(data: bytes) -> Stored:
@@ -137,7 +149,9 @@ def _ended(code: Any) -> OutcomeWord | None:
     return "done" if code == 0 else "failed"
 
 
-def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float, provider: str) -> bytes:
+def render(
+    said: Sequence[Utterance], *, id: str, cwd: str, now: float, provider: str, owner: OwnerWord
+) -> bytes:
     """
     Args:
         provider: As `provider_of` has it.
@@ -150,8 +164,8 @@ def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float, provider
         "cwd": cwd,
         "originator": "fallbackd",
         "cli_version": "0.0.0",
-        # A person's `codex resume --last` passes those over that a program has made.
-        "source": "exec",
+        # `codex resume --last` passes those over that a program has made.
+        "source": "cli" if owner == "person" else "exec",
         "thread_source": "user",
         "model_provider": provider,
     }

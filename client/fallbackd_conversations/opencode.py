@@ -16,8 +16,10 @@ from fallbackd_conversations.files import as_json, decoded, encoded, fields, obj
 from fallbackd_conversations.files import words as text_of
 from fallbackd_conversations.turns import (
     NO_OUTPUT,
+    TITLE_OF_PROGRAM,
     Listener,
     OutcomeWord,
+    OwnerWord,
     Stored,
     ToolUse,
     Utterance,
@@ -117,13 +119,13 @@ def read_database(path: Path, id: str) -> Stored | None:
 
 
 def newest_in(path: Path, *, limit: int) -> list[tuple[float, str]]:
-    """(last change, id) of sessions that people hold; those of subagents have a parent."""
+    """(last change, id) of sessions of people; those of subagents have a parent."""
     try:
         with closing(_opened(path)) as database:
             rows = database.execute(
-                "SELECT time_updated, id FROM session WHERE parent_id IS NULL"
+                "SELECT time_updated, id FROM session WHERE parent_id IS NULL AND title <> ?"
                 " ORDER BY time_updated DESC LIMIT ?",
-                (limit,),
+                (TITLE_OF_PROGRAM, limit),
             ).fetchall()
     except (sqlite3.Error, OSError, ValueError):
         return []
@@ -158,7 +160,7 @@ def _object(data: Any) -> dict[str, Any]:
 
 
 def render(
-    said: Sequence[Utterance], *, id: str, cwd: str, now: float, model: str, title: str
+    said: Sequence[Utterance], *, id: str, cwd: str, now: float, model: str, owner: OwnerWord
 ) -> bytes:
     """
     As `opencode import` takes it.
@@ -211,6 +213,9 @@ def render(
         "projectID": "global",
         "directory": cwd,
     }
+    title = TITLE_OF_PROGRAM
+    if owner == "person":
+        title = Stored(said=tuple(said)).first_words or "Continued conversation"
     session |= {"title": title, "version": "1.0.0", "time": {"created": ms, "updated": ms}}
     return encoded({"info": session, "messages": messages})
 

@@ -8,6 +8,10 @@ from msgspec import Struct, structs
 RoleWord = Literal["user", "assistant"]
 OutcomeWord = Literal["done", "failed", "no_result"]
 """Of a call. `no_result`: none is stored, or the call was cut off; it may or may not have run."""
+TITLE_OF_PROGRAM = "fallbackd"
+"""Of sessions of attempts, where they have a title; one that has a title asks no model for one."""
+OwnerWord = Literal["person", "program"]
+"""Of a stored session: a `person` opened it or had it continued, or a `program` ran a prompt."""
 NO_OUTPUT = "(no output)"
 """The result of a command that printed nothing, where a format needs one."""
 

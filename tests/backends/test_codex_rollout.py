@@ -7,6 +7,8 @@ import pytest
 
 from fallbackd.backends.codex_rollout import read
 from fallbackd.backends.sessions import PlanWindow, SessionSeen
+from fallbackd_conversations import codex
+from fallbackd_conversations.turns import Utterance
 
 PERSON = b'{"type":"session_meta","payload":{"originator":"codex-tui","source":"vscode"}}\n'
 PROGRAM = b'{"type":"session_meta","payload":{"originator":"codex_exec","source":"exec"}}\n'
@@ -48,6 +50,13 @@ def test_a_limit_is_heard_with_its_end(tmp_path: object) -> None:
         PlanWindow(window_s=18_000, used_percent=100.0, resets_at=1795461379.0),
         PlanWindow(window_s=604_800, used_percent=80.0),
     )
+
+
+def test_a_session_that_was_written_for_a_person_is_heard() -> None:
+    said = (Utterance(role="user", text="x"),)
+    for owner, is_heard in (("person", True), ("program", False)):
+        head = codex.render(said, id="i", cwd="/w", now=NOW, provider="openai", owner=owner)  # type: ignore[arg-type]
+        assert (read(head, [USED, FAILED], NOW).failure is not None) == is_heard
 
 
 def test_a_session_of_a_program_says_nothing() -> None:

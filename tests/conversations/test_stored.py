@@ -15,7 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fallbackd_conversations import agents, claude, codex, files, gemini, opencode
-from fallbackd_conversations.turns import OutcomeWord, ToolUse, Utterance
+from fallbackd_conversations.turns import (
+    TITLE_OF_PROGRAM,
+    OutcomeWord,
+    OwnerWord,
+    ToolUse,
+    Utterance,
+)
 
 DATA = Path(__file__).parent / "data"
 ID = "11111111-2222-4333-8444-555555555555"
@@ -67,12 +73,75 @@ def test_a_recorded_conversation_is_read_with_its_tools(home: Path, name: str) -
     assert stored.cwd == ("" if name == "gemini" else "/home/dev/work")
 
 
+def made_by_a_person(home: Path) -> None:
+    """The recorded sessions were held by programs."""
+    path = home / PLACES["claude"]
+    path.write_bytes(path.read_bytes().replace(b'"sdk-cli"', b'"cli"'))
+    path = home / PLACES["codex"]
+    path.write_bytes(path.read_bytes().replace(b'"source":"exec"', b'"source":"cli"'))
+    with closing(sqlite3.connect(home / ".local/share/opencode/opencode.db")) as database:
+        database.execute("UPDATE session SET title = 'Marzipan'")
+        database.commit()
+
+
 @pytest.mark.parametrize("name", agents.AGENTS)
 def test_a_list_names_the_session_and_its_first_words(home: Path, name: str) -> None:
+    made_by_a_person(home)
     one = agents.AGENTS[name]
     (found,) = one.newest(one.place({"HOME": str(home)}, "/nowhere"), 5)
     assert (found.id, found.first_words.strip('"')) == (IDS[name], FIRST)
     assert found.changed_at > 0
+
+
+@pytest.mark.parametrize("name", ["claude", "codex"])
+@pytest.mark.parametrize("owner", ["person", "program"])
+def test_a_session_that_was_written_is_listed_where_it_belongs_to_a_person(
+    tmp_path: Path, name: str, owner: OwnerWord
+) -> None:
+    one = agents.AGENTS[name]
+    place = one.place({}, str(tmp_path))
+    written = one.render(
+        (user("x"), agent("y")), place=place, cwd="/w", now=NOW, seed=SEED, owner=owner
+    )
+    assert written is not None
+    assert written.path is not None
+    files.make(written.path, written.data)
+    assert [found.id for found in one.newest(place, 5)] == [SEED] * (owner == "person")
+
+
+def test_the_beginning_of_a_session_decides_whose_it_is(tmp_path: Path) -> None:
+    """What follows may be long, and may have come by another door."""
+    first = line("1", None, "user", "x" * files.HEAD_BYTES, entrypoint="cli")
+    last = line("2", "1", "assistant", "y", entrypoint="sdk-cli")
+    assert claude.owner_of(first + last) == "person"
+    assert claude.owner_of(last + first) == "program"
+
+
+def test_sessions_of_opencode_with_the_title_of_attempts_are_not_listed(home: Path) -> None:
+    made_by_a_person(home)
+    path = home / ".local/share/opencode/opencode.db"
+    assert len(opencode.newest_in(path, limit=5)) == 1
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE session SET title = ?", (TITLE_OF_PROGRAM,))
+        database.commit()
+    assert opencode.newest_in(path, limit=5) == []
+
+
+@pytest.mark.parametrize(("owner", "title"), [("person", "x"), ("program", TITLE_OF_PROGRAM)])
+def test_a_session_written_for_opencode_has_the_title_of_its_owner(
+    owner: OwnerWord, title: str
+) -> None:
+    written = agents.AGENTS["opencode"].render(
+        (user("x"), agent("y")),
+        place=Path("/nowhere"),
+        cwd="/w",
+        now=NOW,
+        seed=SEED,
+        owner=owner,
+        model="a/b",
+    )
+    assert written is not None
+    assert json.loads(written.data)["info"]["title"] == title
 
 
 @pytest.mark.parametrize("name", agents.AGENTS)
@@ -207,7 +276,13 @@ _TALK = st.lists(st.tuples(_TEXT, _TEXT, st.lists(_TOOL, max_size=3)), min_size=
 @settings(max_examples=60, deadline=None)
 def test_what_is_written_reads_back_the_same(name: str, said: tuple[Utterance, ...]) -> None:
     written = agents.AGENTS[name].render(
-        said, place=Path("/nowhere"), cwd="/home/dev/work", now=NOW, seed=SEED, model="a/b"
+        said,
+        place=Path("/nowhere"),
+        cwd="/home/dev/work",
+        now=NOW,
+        seed=SEED,
+        owner="program",
+        model="a/b",
     )
     assert written is not None
     assert agents.is_same(said, agents.AGENTS[name].parse(written.data))
@@ -220,7 +295,7 @@ def test_how_a_command_ended_is_kept(name: str, outcome: OutcomeWord) -> None:
         tool = ToolUse(name="shell", command="./deploy", result=result, outcome=outcome)
         said = (user("go"), agent("I did", tool))
         written = agents.AGENTS[name].render(
-            said, place=Path("/nowhere"), cwd="/w", now=NOW, seed=SEED, model="a/b"
+            said, place=Path("/nowhere"), cwd="/w", now=NOW, seed=SEED, owner="program", model="a/b"
         )
         assert written is not None
         (_, answer) = agents.AGENTS[name].parse(written.data).said
@@ -233,7 +308,9 @@ def test_how_a_command_ended_is_kept(name: str, outcome: OutcomeWord) -> None:
 
 def test_another_text_is_not_the_same() -> None:
     said = (user("one"), agent("two"))
-    assert not agents.is_same(said, claude.parse(claude.render(said[:1], id=ID, cwd="/", now=NOW)))
+    assert not agents.is_same(
+        said, claude.parse(claude.render(said[:1], id=ID, cwd="/", now=NOW, owner="person"))
+    )
     assert not agents.is_same(said, None)
 
 
@@ -440,7 +517,7 @@ def test_the_calls_of_gemini_are_kept_when_the_session_was_resumed_after_them() 
 def test_every_message_of_an_agent_that_claude_is_given_is_complete() -> None:
     """It hangs without an end where one of these is missing."""
     tool = ToolUse(name="shell", command="ls", result="a")
-    data = claude.render((user("x"), agent("y", tool)), id=ID, cwd="/w", now=NOW)
+    data = claude.render((user("x"), agent("y", tool)), id=ID, cwd="/w", now=NOW, owner="person")
     for found in files.objects(data):
         if found["type"] == "assistant":
             assert {"id", "type", "role", "model", "content", "usage"} <= found["message"].keys()
@@ -450,7 +527,7 @@ def test_every_message_of_an_agent_that_claude_is_given_is_complete() -> None:
 
 def test_turns_that_codex_took_back_are_gone() -> None:
     said = (user("one"), agent("1"), user("two"), agent("2"))
-    data = codex.render(said, id=SEED, cwd="/w", now=NOW, provider="openai")
+    data = codex.render(said, id=SEED, cwd="/w", now=NOW, provider="openai", owner="person")
     event = {"type": "event_msg", "payload": {"type": "thread_rolled_back", "num_turns": 1}}
     data += json.dumps(event).encode() + b"\n"
     assert codex.parse(data).said == said[:2]
@@ -459,7 +536,7 @@ def test_turns_that_codex_took_back_are_gone() -> None:
 def test_codex_is_given_the_provider_of_its_own_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('model_provider = "mine"\n')
     written = agents.AGENTS["codex"].render(
-        (user("x"), agent("y")), place=tmp_path, cwd="/w", now=NOW, seed=SEED
+        (user("x"), agent("y")), place=tmp_path, cwd="/w", now=NOW, seed=SEED, owner="person"
     )
     assert written is not None
     assert b'"model_provider":"mine"' in written.data
@@ -470,11 +547,13 @@ def test_codex_is_given_the_provider_of_its_own_configuration(tmp_path: Path) ->
 def test_opencode_goes_on_with_the_model_that_its_user_used_last(home: Path) -> None:
     one = agents.AGENTS["opencode"]
     said = (user("x"), agent("y"))
-    known = one.render(said, place=one.place({}, str(home)), cwd="/w", now=NOW, seed=SEED)
+    known = one.render(
+        said, place=one.place({}, str(home)), cwd="/w", now=NOW, seed=SEED, owner="person"
+    )
     assert known is not None
     assert b'"model":{"providerID":"scripted","modelID":"m"}' in known.data
     nowhere = home / "none.db"
-    assert one.render(said, place=nowhere, cwd="/w", now=NOW, seed=SEED) is None
+    assert one.render(said, place=nowhere, cwd="/w", now=NOW, seed=SEED, owner="person") is None
 
 
 def test_a_database_that_is_none_is_nothing(tmp_path: Path) -> None:
@@ -494,7 +573,9 @@ def test_a_database_that_is_none_is_nothing(tmp_path: Path) -> None:
 def test_of_a_huge_file_the_ends_are_read(tmp_path: Path) -> None:
     path = tmp_path / "big.jsonl"
     said = (user("first"), agent("one"), user("last"), agent("two"))
-    head, *rest = claude.render(said, id=ID, cwd="/w", now=NOW).splitlines(keepends=True)
+    head, *rest = claude.render(said, id=ID, cwd="/w", now=NOW, owner="person").splitlines(
+        keepends=True
+    )
     with path.open("wb") as file:
         file.write(head)
         for _ in range(110):

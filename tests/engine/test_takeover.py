@@ -60,7 +60,7 @@ def programs(place: Path, *, resumed: str = "") -> Mapping[str, str]:
     """`codex`, which stores what it was asked, and `claude`; both answer."""
     folder = place / "programs"
     folder.mkdir()
-    stored = codex.render(TALK, id=CODEX_ID, cwd="/w", now=0.0, provider="openai")
+    stored = codex.render(TALK, id=CODEX_ID, cwd="/w", now=0.0, provider="openai", owner="person")
     (place / "stored").write_bytes(stored)
     answer = says(
         {"type": "item.completed", "item": {"id": "i", "type": "agent_message", "text": "yes"}},

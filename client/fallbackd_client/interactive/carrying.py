@@ -134,6 +134,7 @@ def carry(
         cwd=os.path.realpath(cwd),
         now=now,
         seed=str(uuid.uuid4()),
+        owner="person",
         model=target.model,
     )
     if written is None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 
+from fallbackd_client.errors import ClientError
 from fallbackd_conversations.agents import AGENTS, FoundSession, is_plain_id
 from fallbackd_conversations.files import read_ends
 
@@ -14,13 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-LOOKED_AT = 40
-"""Of each agent: programs, the daemon among them, leave sessions too."""
+    from fallbackd_client.client import Client
+
+_ATTEMPTS_OF = 200
+"""Delegations."""
+_ASK_S = 5.0
 _END_BYTES = 64 * 1024
-_OF_A_PROGRAM = {
-    "claude": re.compile(rb'"entrypoint"\s*:\s*"sdk-'),
-    "codex": re.compile(rb'"source"\s*:\s*"exec"'),
-}
 _LIMITS = {
     "claude": re.compile(r'"error"\s*:\s*"rate_limit"'),
     "codex": re.compile(r'"codex_error_info"\s*:\s*"(?:usage_limit_exceeded|rate_limit_exceeded)"'),
@@ -37,16 +37,24 @@ def places(environ: Mapping[str, str], home: str) -> dict[str, Path]:
 
 
 def newest(
-    agents: Iterable[str], environ: Mapping[str, str], *, home: str, limit: int
+    agents: Iterable[str],
+    environ: Mapping[str, str],
+    *,
+    home: str,
+    limit: int,
+    without: frozenset[str] = frozenset(),
 ) -> list[FoundSession]:
-    """Those of a person, newest first; at most so many of each agent."""
+    """
+    Those of a person, newest first; at most so many of each agent.
+
+    Args:
+        without: Ids of sessions that belong to attempts.
+    """
     where = places(environ, home)
     found: list[FoundSession] = []
     for name in agents:
-        of_people = (
-            one for one in AGENTS[name].newest(where[name], LOOKED_AT) if not is_of_a_program(one)
-        )
-        found += [one for _, one in zip(range(limit), of_people, strict=False)]
+        of_people = AGENTS[name].newest(where[name], limit + len(without))
+        found += [one for one in of_people if one.id not in without][:limit]
     return sorted(found, key=lambda one: -one.changed_at)
 
 
@@ -66,14 +74,14 @@ def by_id(agent: str, id: str, environ: Mapping[str, str], *, home: str) -> Foun
     )
 
 
-def is_of_a_program(one: FoundSession) -> bool:
-    pattern = _OF_A_PROGRAM.get(one.agent)
-    if pattern is None:
-        return False
-    head = read_ends(one.path, tail_bytes=0)
-    if one.agent == "codex":
-        head = head.partition(b"\n")[0]
-    return pattern.search(head) is not None
+def of_attempts(client: Client) -> frozenset[str]:
+    """The conversations of attempts: gemini does not store how a session was begun."""
+    try:
+        found = client.call("delegation.list", {"limit": _ATTEMPTS_OF}, timeout_s=_ASK_S)
+        ids = (try_.get("conversation") for one in found["delegations"] for try_ in one["attempts"])
+        return frozenset(id for id in ids if isinstance(id, str))
+    except (ClientError, KeyError, TypeError):
+        return frozenset()
 
 
 def last_limited(found: Sequence[FoundSession], cwd: str) -> FoundSession | None:

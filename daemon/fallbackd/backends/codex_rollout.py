@@ -10,7 +10,6 @@ codex: `sessions/Y/M/D/rollout-…jsonl`, which it writes while a person works.
 Source: files of codex 0.169.0.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -21,8 +20,8 @@ from fallbackd.backends.codex_signatures import evidence_of
 from fallbackd.backends.lines import fields, words
 from fallbackd.backends.sessions import PlanWindow, SessionSeen
 from fallbackd.core.protocol import Evidence
+from fallbackd_conversations.codex import owner_of
 
-_OF_A_PROGRAM = re.compile(rb'"source"\s*:\s*"exec"')
 _SPENT_PERCENT = 100.0
 FRESH_S = 60.0
 """It is heard of within seconds."""
@@ -33,7 +32,7 @@ def read(head: bytes, lines: Sequence[bytes], now: float) -> SessionSeen:
     Ignores sessions that a program runs, since that program judges them, and old failures, since
     a session that is opened again repeats its last one.
     """
-    if _OF_A_PROGRAM.search(head.partition(b"\n")[0]):
+    if owner_of(head) == "program":
         return SessionSeen()
     windows: tuple[PlanWindow, ...] = ()
     turn: str | None = None

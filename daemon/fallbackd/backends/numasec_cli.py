@@ -9,12 +9,13 @@ from fallbackd.backends import opencode_cli
 from fallbackd.backends.commands import command_line, encode_json, model_of, program
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.protocol import Call, Exit, Outcome, ProcessExit, Reply, Work
+from fallbackd_conversations.turns import TITLE_OF_PROGRAM
 
 _READ_ONLY = {"permission": {"edit": "deny", "bash": "deny"}}
 
 
 def start(work: Work, options: Options) -> Call:
-    argv = ["numasec", "run", "--format", "json", "--title", opencode_cli.TITLE]
+    argv = ["numasec", "run", "--format", "json", "--title", TITLE_OF_PROGRAM]
     argv += ["--dir", work.cwd]
     model = model_of(work, options)
     if model:

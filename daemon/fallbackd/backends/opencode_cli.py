@@ -48,9 +48,7 @@ from fallbackd.core.protocol import (
     Usage,
     Work,
 )
-
-TITLE = "fallbackd"
-"""A session with a title asks no model for one."""
+from fallbackd_conversations.turns import TITLE_OF_PROGRAM
 
 _INLINE_CONFIG = "OPENCODE_CONFIG_CONTENT"
 _QUIET = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
@@ -83,7 +81,7 @@ def start(work: Work, options: Options) -> Call:
     model = model_of(work, options)
     argv = ["opencode", "run", "--format", "json"]
     # Without the directory of its session a run that continues one never ends.
-    argv += ["--title", TITLE] if work.resume is None else ["--session", work.resume]
+    argv += ["--title", TITLE_OF_PROGRAM] if work.resume is None else ["--session", work.resume]
     argv += ["--dir", work.cwd]
     argv += ["--print-logs", "--log-level", "ERROR"]
     if model:
@@ -106,7 +104,7 @@ def start(work: Work, options: Options) -> Call:
                 env={**env, **options.env},
             ),
             cwd=work.cwd,
-            title=TITLE,
+            title=TITLE_OF_PROGRAM,
             prompt=work.prompt,
             model=model,
             session=work.resume,

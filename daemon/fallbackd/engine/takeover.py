@@ -110,6 +110,7 @@ async def take_over(
             cwd=cwd,
             now=host.clock.now(),
             seed=str(uuid.uuid4()),
+            owner="program",
             model=running.model or options.model or "",
         )
     )

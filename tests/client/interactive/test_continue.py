@@ -12,7 +12,7 @@ from fallbackd_client.cli.commands import continue_ as command
 from fallbackd_client.cli.main import main
 from fallbackd_client.interactive import carrying
 from fallbackd_conversations.agents import AGENTS
-from fallbackd_conversations.turns import Utterance
+from fallbackd_conversations.turns import OwnerWord, Utterance
 
 SAID = (
     Utterance(role="user", text="remember marzipan"),
@@ -63,17 +63,19 @@ def stored(
     id: str = ID,
     more: tuple[Any, ...] = (),
     said: tuple[Utterance, ...] = SAID,
+    owner: OwnerWord = "person",
 ) -> Path:
     """A session in this directory, as the agent keeps it."""
     one = AGENTS[agent]
-    written = one.render(said, place=one.place({}, str(home)), cwd=os.getcwd(), now=1e9, seed=id)
+    written = one.render(
+        said, place=one.place({}, str(home)), cwd=os.getcwd(), now=1e9, seed=id, owner=owner
+    )
     assert written is not None
     assert written.path is not None
-    data = written.data
-    if agent == "codex":
-        data = data.replace(b'"source":"exec"', b'"source":"vscode"')
     written.path.parent.mkdir(parents=True, exist_ok=True)
-    written.path.write_bytes(data + b"".join(json.dumps(line).encode() + b"\n" for line in more))
+    written.path.write_bytes(
+        written.data + b"".join(json.dumps(line).encode() + b"\n" for line in more)
+    )
     return written.path
 
 
@@ -265,10 +267,47 @@ def test_without_a_choice_the_sessions_are_listed(
 def test_sessions_of_programs_are_not_listed(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = stored("codex", home)
-    path.write_bytes(path.read_bytes().replace(b'"vscode"', b'"exec"'))
+    stored("codex", home, owner="program")
+    stored("claude", home, owner="program")
     assert main(["--socket", "/nowhere", "continue"]) == 2
     assert "no sessions" in capsys.readouterr().err
+
+
+def test_sessions_of_attempts_are_not_listed_where_only_the_daemon_knows_them(
+    home: Path, run_cli: RunCli
+) -> None:
+    written = AGENTS["gemini"].render(
+        SAID, place=home, cwd=os.getcwd(), now=1e9, seed=ID, owner="program"
+    )
+    assert written is not None
+    chats = home / ".gemini/tmp/work/chats"
+    chats.mkdir(parents=True)
+    (chats / f"session-2026-11-23T15-09-{ID[:8]}.jsonl").write_bytes(written.data)
+    attempts = {"delegations": [{"attempts": [{"conversation": ID}]}]}
+    assert run_cli(["continue"], {"delegation.list": {"delegations": []}}).code == 0
+    ran = run_cli(["continue"], {"delegation.list": attempts})
+    assert (ran.code, "no sessions" in ran.err) == (2, True)
+
+
+def test_a_limit_in_the_session_that_was_continued_is_the_last_one(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It belongs to the person, who has gone on in it."""
+    installed(home, "codex", "claude")
+    old = limited(home)
+    os.utime(old, (1e9, 1e9))
+    new = document(capsys, "--from", "claude", "--to", "codex")["to"]["id"]
+    (path,) = (home / ".codex").rglob("*.jsonl")
+    asked = {"type": "message", "role": "user"}
+    asked |= {"content": [{"type": "input_text", "text": "and a third thing"}]}
+    spent = {"type": "task_complete", "error": {"codex_error_info": "usage_limit_exceeded"}}
+    with path.open("a") as file:
+        file.write(json.dumps({"type": "response_item", "payload": asked}) + "\n")
+        file.write(json.dumps({"type": "event_msg", "payload": spent}) + "\n")
+    assert document(capsys)["default"]["id"] == new
+    assert document(capsys, "--from", "codex", "--to", "claude")["from"]["id"] == new
+    found = document(capsys, "--from", "@last-limited", "--to", "claude")
+    assert (found["from"]["id"], found["prompt"]) == (new, "and a third thing")
 
 
 def test_the_daemon_says_which_agent_is_next(home: Path, run_cli: RunCli) -> None:

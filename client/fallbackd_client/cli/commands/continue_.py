@@ -48,7 +48,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
     from fallbackd_client.interactive.carrying import NotCarried, read
     from fallbackd_client.interactive.targets import NoTarget, choose
 
-    session = _session(args)
+    session = _session(args, client)
     if session is None:
         return exits.OK
     environ, home = dict(os.environ), os.path.expanduser("~")
@@ -96,16 +96,22 @@ def _source(given: str | None) -> tuple[str, str, str]:
     return agent, colon, id
 
 
-def _session(args: argparse.Namespace) -> FoundSession | None:
+def _session(args: argparse.Namespace, client: Client) -> FoundSession | None:
     """None: the sessions were listed instead."""
-    from fallbackd_client.interactive.sessions import by_id, is_here, last_limited, newest
+    from fallbackd_client.interactive.sessions import (
+        by_id,
+        is_here,
+        last_limited,
+        newest,
+        of_attempts,
+    )
 
     environ, home, cwd = os.environ, os.path.expanduser("~"), os.getcwd()
     agent, colon, id = _source(args.source)
     if colon:
         return _required(by_id(agent, id, environ, home=home), f"{agent} has no session {id}")
     agents = (agent,) if agent in AGENTS else AGENTS
-    found = newest(agents, environ, home=home, limit=_LISTED)
+    found = newest(agents, environ, home=home, limit=_LISTED, without=of_attempts(client))
     if not found:
         raise UsageError(f"no sessions of {', '.join(agents)} found")
     limited = last_limited(found, cwd)
