@@ -32,7 +32,7 @@ check: $(READY) ## lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-e2e: $(READY) .venv-mcp/.ready .venv-sdk/.ready ## the real agent CLIs, shells and user manager (needs node, npm, redis-server, zsh, fish, systemd, root)
+e2e: $(READY) .venv-mcp/.ready .venv-sdk/.ready ## the real agent CLIs, shells and user manager (needs node, npm, redis-server, zsh, fish, systemd, cargo, go, maven, gpg, root)
 	$(BIN)/python -m tests.e2e.install
 	$(E2E) tests/e2e
 

@@ -8,6 +8,7 @@ import pytest
 
 from fallbackd.app.configuration import settings_of
 from fallbackd.backends import KINDS
+from fallbackd.backends.toolchains import TOOLCHAINS
 from fallbackd.config.load import load
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import CommandLine, Confinement, HttpRequest, ServedPrompt, Work
@@ -68,15 +69,43 @@ def test_a_program_writes_what_is_its_own_and_caches(backend: str) -> None:
         "gemini": "${GEMINI_CLI_HOME:-~}/.gemini/",
         "opencode": "${XDG_DATA_HOME:-~/.local/share}/opencode/",
         "numasec": "${XDG_DATA_HOME:-~/.local/share}/numasec/",
-        "mine": "${XDG_STATE_HOME:-~/.local/state}/goose",
+        "mine": "${XDG_STATE_HOME:-~/.local/state}/goose/",
     }
     assert own[backend] in writable
-    assert "${XDG_CACHE_HOME:-~/.cache}" in writable
+    assert {"${XDG_CACHE_HOME:-~/.cache}/", "${npm_config_cache:-~/.npm}/"} <= set(writable)
     assert not any(place in writable for name, place in own.items() if name != backend)
 
 
+@pytest.mark.parametrize("backend", ["claude", "gemini", "opencode", "numasec", "mine"])
+def test_tools_that_build_and_sign_write_their_places_where_the_agent_may_write(
+    backend: str,
+) -> None:
+    assert of(backend).toolchains == TOOLCHAINS
+    assert of(backend, permissions="read").toolchains == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "made"),
+    [
+        ("qwen", True),
+        ("/usr/local/bin/qwen", True),
+        ("./run.sh", False),
+        ("bash", False),
+        ("python3.11", False),
+        ("npx", False),
+    ],
+)
+def test_places_named_after_a_program_are_made_for_an_installed_agent(
+    command: str, made: bool
+) -> None:
+    name = command.rpartition("/")[2]
+    more = f'[backends.qwen]\nkind = "generic-cli"\ncommand = ["{command}"]\n'
+    own = f"~/.{name}/" if made else f"~/.{name}"
+    assert own in of("qwen", more).writable
+
+
 def test_a_configuration_names_further_places() -> None:
-    assert {"~/notes/", "/srv/shared", "~/.goose"} <= set(of("mine").writable)
+    assert {"~/notes/", "/srv/shared", "~/.goose/"} <= set(of("mine").writable)
     assert "/srv/shared" not in of("claude").writable
 
 

@@ -24,7 +24,7 @@ from tests.transports.programs import (
     transport,
 )
 
-from fallbackd.core.protocol import Confinement, NotStarted, ProcessExit
+from fallbackd.core.protocol import Confinement, NotStarted, ProcessExit, Toolchain
 from fallbackd.transports.process.recording import read_exit
 from fallbackd.transports.process.runner.landlock import WHOLE_ABI, kernel_abi
 
@@ -57,7 +57,9 @@ class Place:
         cwd = str(self.work if at is None else at)
         self.count += 1
         self.attempt = private_directory(self.root, f"attempt{self.count}")
-        environ = {"HOME": str(self.home), "PATH": os.environ["PATH"]}
+        names = ("PATH", "TMUX")
+        environ = {name: os.environ[name] for name in names if name in os.environ}
+        environ["HOME"] = str(self.home)
         async with transport(environ=environ) as by:
             running = await start(
                 by,
@@ -397,3 +399,70 @@ def test_beside_too_many_neighbours_nothing_is_hidden(tmp_path: Path) -> None:
         "elsewhere": held,
         "write": held,
     }
+
+
+TOOL = Toolchain(
+    name="tool",
+    programs=("a-tool",),
+    signs=("Toolfile",),
+    writes=("${TOOL_HOME:-~/.tool}/cache/",),
+    files=("${TOOL_HOME:-~/.tool}/.lock",),
+)
+USE = "echo x > ~/.tool/cache/x && echo cached; echo x > ~/.tool/.lock && echo locked;"
+USE += "echo x > ~/.tool/bin && echo installed; echo x > ~/.tool/other && echo beside"
+
+
+@pytest.mark.parametrize("wanted_by", ["program", "sign", "sign of the repository"])
+async def test_a_tool_writes_its_own_places_which_are_made_private(
+    place: Place, wanted_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = place.work
+    if wanted_by == "program":
+        (place.root / "bin").mkdir()
+        (place.root / "bin" / "a-tool").touch()
+        monkeypatch.setenv("PATH", f"{place.root / 'bin'}:{os.environ['PATH']}")
+    else:
+        (place.work / "Toolfile").touch()
+    if wanted_by == "sign of the repository":
+        (place.work / ".git").mkdir()
+        at = place.work / "below"
+        at.mkdir()
+    said = await place.run(USE, at=at, toolchains=(TOOL,))
+    if IS_CONFINED:
+        assert "cached\nlocked\n" in said
+        assert "installed" not in said
+        assert "beside" not in said
+        assert stat.S_IMODE((place.home / ".tool").stat().st_mode) == 0o700
+        assert stat.S_IMODE((place.home / ".tool" / "cache").stat().st_mode) == 0o700
+
+
+async def test_nothing_is_made_for_a_tool_that_is_not_there(place: Place) -> None:
+    await place.run("true", toolchains=(TOOL,))
+    assert not (place.home / ".tool").exists()
+
+
+async def test_places_of_a_tool_that_are_there_are_written_without_its_program(
+    place: Place,
+) -> None:
+    (place.home / ".tool" / "cache").mkdir(parents=True)
+    said = await place.run(USE, toolchains=(TOOL,))
+    assert "cached" in said
+    assert ("beside" in said) is not IS_CONFINED
+
+
+async def test_a_tool_writes_nothing_where_the_program_may_only_read(place: Place) -> None:
+    (place.home / ".tool" / "cache").mkdir(parents=True)
+    said = await place.run(USE, toolchains=(TOOL,), writes=False)
+    assert ("cached" in said) is not IS_CONFINED
+
+
+async def test_a_file_in_the_place_of_a_directory_stays_writable(place: Place) -> None:
+    (place.home / ".agent").write_text("old")
+    said = await place.run("echo x > ~/.agent && echo wrote", writable=("~/.agent/",))
+    assert "wrote" in said
+
+
+async def test_tmux_has_a_socket_of_its_own(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMUX", "/tmp/of-the-person,1,0")
+    said = await place.run('echo "${TMUX-none} $TMUX_TMPDIR"')
+    assert said == f"none {place.attempt}/tmp\n"

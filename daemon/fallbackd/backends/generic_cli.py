@@ -11,6 +11,7 @@ import msgspec
 
 from fallbackd.backends.commands import encode_prompt, substitute
 from fallbackd.backends.lines import CliParser, fields, status_in, words
+from fallbackd.backends.outside_words import SHELLS
 from fallbackd.backends.spec import BackendKind, Footprint, Options
 from fallbackd.classify.error_json import read_body
 from fallbackd.core.protocol import (
@@ -98,12 +99,20 @@ _OWN_PLACES = (
 )
 
 
+_INTERPRETERS = SHELLS | {"bun", "bunx", "deno", "env", "node", "npx", "perl", "ruby", "uv", "uvx"}
+
+
 def footprint(options: Options) -> Footprint:
-    """By convention: what is named after the program. Nothing is made for a name alone."""
+    """
+    By convention: what is named after the program. It is made for an installed agent, which would
+    make it at its first start; not for a script of the person's, or what merely runs one.
+    """
     name = options.command[0].rpartition("/")[2] if options.command else ""
     if name in ("", ".", ".."):
         return Footprint()
-    return Footprint(writes=tuple(f"{place}{name}" for place in _OWN_PLACES))
+    is_agent = "." not in name and name not in _INTERPRETERS and not name.startswith("python")
+    made = "/" if is_agent else ""
+    return Footprint(writes=tuple(f"{place}{name}{made}" for place in _OWN_PLACES))
 
 
 KIND = BackendKind(

@@ -70,6 +70,22 @@ class Work(Struct, frozen=True, kw_only=True):
         return f"Work(prompt=<{len(self.prompt)} chars>, cwd={self.cwd!r}, model={self.model!r})"
 
 
+class Toolchain(Struct, frozen=True, kw_only=True):
+    """A tool that any program runs, and what it writes in the home."""
+
+    name: str
+    programs: tuple[str, ...]
+    """Any of these on PATH: it is installed."""
+    signs: tuple[str, ...] = ()
+    """Files of a working directory that ask for it, which may bring a copy of its own."""
+    writes: tuple[str, ...]
+    """Directories, each with a `/` at its end; made where they are missing and it is wanted."""
+    files: tuple[str, ...] = ()
+    """Single files in a directory that is closed otherwise; made empty."""
+    refused: str = ""
+    """Commands of it that stay refused, for people; empty: none that are usual."""
+
+
 class Confinement(Struct, frozen=True, kw_only=True):
     """
     What the kernel holds a program to, where it can: it writes nowhere else, and reads all but what
@@ -80,6 +96,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
     """A working directory that it may write to, git's part elsewhere included; empty: none."""
     writable: tuple[str, ...] = ()
     """Files and directories. One with a `/` at its end is made where it is missing."""
+    toolchains: tuple[Toolchain, ...] = ()
     readable: tuple[str, ...] = ()
     """Although what they are in is hidden."""
     hidden: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from fallbackd.backends.spec import Footprint
+from fallbackd.backends.toolchains import TOOLCHAINS
 from fallbackd.core.failures import Failure
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
@@ -20,11 +21,10 @@ from fallbackd.core.protocol import (
 from fallbackd.engine.environment import Settings, World
 from fallbackd.lib.homes import expand
 
-_CACHES = ("${XDG_CACHE_HOME:-~/.cache}", "${npm_config_cache:-~/.npm}")
-"""What tools of any agent fill: nothing there is lost if it is wrong."""
+_CACHES = ("${XDG_CACHE_HOME:-~/.cache}/", "${npm_config_cache:-~/.npm}/")
+"""What tools of any agent fill, also while it only reads: nothing there is lost if it is wrong."""
 
-
-_REFUSED = ("permission denied", "eacces")
+_REFUSED = ("permission denied", "eacces", "exdev", "cross-device link")
 _HINT = " (it is confined: `writable` and `confine` of the configuration say where it may write)"
 
 
@@ -62,6 +62,7 @@ def confinement_of(
     return Confinement(
         cwd=work.cwd if work.permissions == "workspace" else "",
         writable=(*footprint.writes, *options.writable, *_CACHES),
+        toolchains=TOOLCHAINS if work.permissions == "workspace" else (),
         # The prompt first: a server is not given it as a file.
         readable=(work.prompt_path, *given),
         hidden=(*world.private, *dict.fromkeys(_keys_of_others(settings, world, id))),

@@ -1,10 +1,14 @@
-"""Places of a user that the environment may move: `${CODEX_HOME:-~/.codex}/auth.json`."""
+"""
+Places of a user that the environment may move: `${CODEX_HOME:-~/.codex}/auth.json`.
+
+What stands behind `:-` may be such a place itself.
+"""
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-_MOVED = re.compile(r"\$\{(\w+):-([^}]*)\}")
+_MOVED = re.compile(r"\$\{(\w+):-((?:[^{}]|\$\{[^{}]*\})*)\}")
 
 
 def expand(place: str, environ: Mapping[str, str], *, home: str) -> str | None:
@@ -17,10 +21,16 @@ def expand(place: str, environ: Mapping[str, str], *, home: str) -> str | None:
     Returns:
         None where it is no absolute path.
     """
-    if (moved := _MOVED.match(place)) is not None:
+    while (moved := _MOVED.match(place)) is not None:
         given = environ.get(moved[1], "")
         place = (given if os.path.isabs(given) else moved[2]) + place[moved.end() :]
     if place == "~" or place.startswith("~/"):
         own = environ.get("HOME", "")
         place = (own if os.path.isabs(own) else home) + place[1:]
     return place if os.path.isabs(place) and "\0" not in place else None
+
+
+def places(given: Iterable[str], environ: Mapping[str, str], *, home: str) -> tuple[str, ...]:
+    """The absolute paths of several, each once; without those that are none."""
+    found = (expand(place, environ, home=home) for place in given)
+    return tuple(dict.fromkeys(path for path in found if path is not None))

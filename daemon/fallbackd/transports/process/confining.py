@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fallbackd.core.protocol import Confinement
-from fallbackd.lib.homes import expand
+from fallbackd.lib.homes import places
 
 
 def confine_words(
@@ -21,14 +21,23 @@ def confine_words(
         return None
     home = os.path.expanduser("~")
 
-    def paths(places: Iterable[str]) -> list[str]:
-        found = (expand(place, environ, home=home) for place in places)
-        return list(dict.fromkeys(path for path in found if path is not None))
+    def paths(given: Iterable[str]) -> tuple[str, ...]:
+        return places(given, environ, home=home)
 
-    writable = paths(confinement.writable)
+    writable = [*paths(confinement.writable)]
     if (temporary := environ.get("TMPDIR")) and os.path.isabs(temporary):
         writable.append(temporary)
     return {
+        "toolchains": [
+            {
+                "programs": each.programs,
+                "signs": each.signs,
+                "directories": paths(each.writes),
+                "files": paths(each.files),
+            }
+            for each in confinement.toolchains
+        ],
+        "path": environ.get("PATH", os.defpath),
         "cwd": confinement.cwd,
         "made": [path for path in writable if path.endswith("/")],
         "writable": [path for path in writable if not path.endswith("/")],

@@ -45,6 +45,17 @@ _BOOT = (
 _LAUNCHES = 3
 
 
+_OF_TMUX = ("TMUX", "TMUX_PANE")
+"""They name a server of the person's, which is not confined."""
+
+
+def _temporary(call: CommandLine, tmp: str) -> dict[str, str]:
+    """Variables for its own temporary files; a confined program has tmux's socket there too."""
+    if not tmp:
+        return {}
+    return {"TMPDIR": tmp} if call.confinement is None else {"TMPDIR": tmp, "TMUX_TMPDIR": tmp}
+
+
 class ProcessTransport:
     def __init__(
         self,
@@ -109,9 +120,10 @@ class ProcessTransport:
             DIRECTORY_VARIABLE: directory,
         }
         stdin = call.stdin or b""
-        added = {**({"TMPDIR": tmp} if tmp else {}), **call.env}
+        added = {**_temporary(call, tmp), **call.env}
+        unset = call.unset if call.confinement is None else (*call.unset, *_OF_TMUX)
         child_env = child_environment(
-            self._environ, added=added, unset=call.unset, marks={**credential, **marks}
+            self._environ, added=added, unset=unset, marks={**credential, **marks}
         )
         spec = {
             "argv": call.argv,

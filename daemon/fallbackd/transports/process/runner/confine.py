@@ -19,7 +19,7 @@ import stat
 from collections.abc import Iterable
 from typing import Any
 
-from fallbackd.transports.process.runner.gitplaces import git_places
+from fallbackd.transports.process.runner.gitplaces import git_places, work_tree
 from fallbackd.transports.process.runner.landlock import MIN_ABI, READ, WRITE, Ruleset, kernel_abi
 
 MAX_ENTRIES = 20_000
@@ -39,7 +39,8 @@ def build(confine: dict[str, Any] | None, *, abi: int | None = None) -> Ruleset 
     """
     Args:
         confine: `writable`, `made`, `readable`, `hidden`: lists of absolute paths, see
-            `process.confining`; `cwd`: a working directory that may be written to, or empty.
+            `process.confining`; `cwd`: a working directory that may be written to, or empty;
+            `toolchains`, with the `path` on which their programs are.
         abi: Of the kernel; None: asked for.
 
     Returns:
@@ -62,8 +63,9 @@ def build(confine: dict[str, Any] | None, *, abi: int | None = None) -> Ruleset 
         writable = [*confine["made"], *confine["writable"]]
         if confine["cwd"]:
             writable += [confine["cwd"], *git_places(confine["cwd"])]
-        for path in writable:
-            _allow(rules, path, READ | WRITE)
+            writable += _of_toolchains(confine)
+        for path in dict.fromkeys(path.rstrip("/") or "/" for path in writable):
+            _allow(rules, path, READ | WRITE)  # a file too, where a directory would be made
         if hidden:
             for path in confine["readable"]:
                 _allow(rules, path, READ)
@@ -80,6 +82,36 @@ def _make(path: str) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)  # the umask of runners leaves others nothing
     except OSError:
         pass  # the program says it better
+
+
+def _make_file(path: str) -> None:
+    _make(os.path.dirname(path))
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError:
+        pass
+
+
+def _of_toolchains(confine: dict[str, Any]) -> list[str]:
+    """Their places. Those that are missing are made where the tool is there, or asked for."""
+    places: list[str] = []
+    tops = {confine["cwd"], work_tree(confine["cwd"])} - {"/"}
+    folders = [each for each in confine["path"].split(":") if os.path.isabs(each)]
+    for each in confine["toolchains"]:
+        own = [*each["directories"], *each["files"]]
+        places += own
+        if all(map(os.path.lexists, own)):
+            continue
+        if _has_any(folders, each["programs"]) or _has_any(tops, each["signs"]):
+            for path in each["directories"]:
+                _make(path)
+            for path in each["files"]:
+                _make_file(path)
+    return places
+
+
+def _has_any(directories: Iterable[str], names: Iterable[str]) -> bool:
+    return any(os.path.exists(os.path.join(each, name)) for name in names for each in directories)
 
 
 def _allow_devices(rules: Ruleset) -> None:

@@ -10,8 +10,9 @@ import os
 _MAX_BYTES = 4096
 
 
-def _top(directory: str) -> str:
+def work_tree(directory: str) -> str:
     """The nearest one above with a `.git`, or the root."""
+    directory = os.path.realpath(directory)
     while directory != "/" and not os.path.lexists(os.path.join(directory, ".git")):
         directory = os.path.dirname(directory)
     return directory
@@ -22,7 +23,7 @@ def git_places(cwd: str) -> list[str]:
     Directories that `git commit` writes to: of a linked worktree, of a submodule, of the repository
     above. Empty where there is none, or all of it is in `cwd`.
     """
-    top = _top(os.path.realpath(cwd))
+    top = work_tree(cwd)
     marker = os.path.join(top, ".git")
     if os.path.islink(marker) or not os.path.exists(marker):
         return []
