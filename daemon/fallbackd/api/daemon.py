@@ -12,9 +12,11 @@ from fallbackd.api.health_view import health_entries
 from fallbackd.api.host import Caller
 from fallbackd.api.share import sharing
 from fallbackd.api.usage import MAX_DELEGATIONS
+from fallbackd.backends.toolchains import TOOLCHAINS
 from fallbackd.config.programs import known_programs
 from fallbackd.core.records import Delegation
 from fallbackd.engine.requests import Draining
+from fallbackd.lib.homes import places
 from fallbackd.ports.store import Selection
 from fallbackd_client.wire.methods.daemon import (
     DAEMON_DRAIN,
@@ -37,6 +39,7 @@ from fallbackd_client.wire.methods.daemon import (
     Rung,
     StatusParams,
     StatusResult,
+    ToolchainView,
     Trouble,
 )
 from fallbackd_client.wire.methods.interactive import PlanUse
@@ -134,6 +137,7 @@ async def status(engine: "Engine", params: StatusParams, caller: Caller) -> Stat
         programs=msgspec.convert(known_programs(), tuple[Program, ...])
         if params.programs
         else None,
+        toolchains=_toolchains(engine) if params.programs else None,
         plans=msgspec.convert(
             engine.plans.shown(now=engine.clock.now()), dict[str, PlanUse], from_attributes=True
         ),
@@ -176,6 +180,19 @@ def _daemon(engine: "Engine", caller: Caller) -> DaemonStatus:
         ),
         path=host.path,
         confinement=_confinement(engine.settings.policy),
+    )
+
+
+def _toolchains(engine: "Engine") -> tuple[ToolchainView, ...]:
+    world = engine.world
+    return tuple(
+        ToolchainView(
+            name=each.name,
+            signs=each.signs,
+            writes=places(each.writes, world.inheritable, home=world.home),
+            refused=each.refused,
+        )
+        for each in TOOLCHAINS
     )
 
 

@@ -19,6 +19,7 @@ from fallbackd_client.cli.doctor.opencode import look_at_opencode
 from fallbackd_client.cli.doctor.places import look_at_config, look_at_socket, look_at_state
 from fallbackd_client.cli.doctor.programs import ask_program, look_at_programs, programs_of
 from fallbackd_client.cli.doctor.service import ask_manager, look_at_service
+from fallbackd_client.cli.doctor.toolchains import look_at_toolchains
 from fallbackd_client.cli.output import UsageError, show
 from fallbackd_client.cli.render import Style, one_line, wrapped
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 CHECKS = (
     *("configuration", "state", "socket", "programs", "opencode", "mcp", "gateway", "service"),
-    "daemon",
+    *("toolchains", "daemon"),
 )
 """Causes before what comes of them, so that the commands may be run in the order they come in."""
 _COLOURS = {ERROR: "red", WARNING: "yellow", NOTE: "dim"}
@@ -97,10 +98,12 @@ def examine(machine: Machine, client: Client) -> tuple[list[Finding], set[str]]:
         if not environ and isinstance(path, str):  # other processes may not look into its memory
             environ = {**machine.environ, "PATH": path}
         is_service = pid is not None and pid == service.pid
+        found += look_at_toolchains(machine, answer, environ, is_service=is_service)
     else:
         found += look_at_silence(machine, service, answer)
         found += look_at_file(machine, service) + look_at_callers(machine)
         gateway = None
+        unseen.add("toolchains")
         programs = ask_program(machine, service.program or machine.which("fallbackd"))
         environ = service.environ(machine) if service.is_installed else {}
         is_service = service.is_installed

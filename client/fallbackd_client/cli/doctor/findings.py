@@ -90,6 +90,7 @@ class Machine:
         )
         self.env_file = os.path.join(self.config_dir, "env")
         self.path = self.environ.get("PATH", os.defpath)
+        self.cwd = _cwd()
 
     def _place(self, variable: str, default: str) -> str:
         given = self.environ.get(variable, "")
@@ -147,6 +148,14 @@ class Machine:
         text = self.read(f"{self.root}/proc/{pid}/environ") or ""
         pairs = (word.partition("=") for word in text.split("\0"))
         return {name: value for name, equals, value in pairs if equals}
+
+
+def _cwd() -> str:
+    """The working directory; empty: it is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def user_name(uid: int) -> str:

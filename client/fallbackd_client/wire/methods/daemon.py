@@ -117,7 +117,7 @@ class StatusParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     verbose: bool = False
     """With readiness of every backend, or usage of the session."""
     programs: bool = False
-    """With what is known of agent programs, installed or not."""
+    """With what is known of agent programs, installed or not, and of toolchains."""
 
 
 class Trouble(Struct, frozen=True, kw_only=True):
@@ -229,6 +229,19 @@ class Program(Struct, frozen=True, kw_only=True):
     """What became of personal accounts and what to use instead."""
 
 
+class ToolchainView(Struct, frozen=True, kw_only=True):
+    """A build or signing tool whose places a confined agent may write to at `workspace`."""
+
+    name: str
+    """Name of the tool."""
+    signs: tuple[str, ...] = ()
+    """Files of a repository that show that it is used there."""
+    writes: tuple[str, ...] = ()
+    """Directories that agents may write to."""
+    refused: str = ""
+    """Commands of the tool that stay refused below `full`; empty: none that are usual."""
+
+
 class StatusResult(Struct, frozen=True, kw_only=True):
     daemon: DaemonStatus
     """The daemon itself."""
@@ -246,6 +259,8 @@ class StatusResult(Struct, frozen=True, kw_only=True):
     """Usage of that session, with `verbose`."""
     programs: tuple[Program, ...] | None = None
     """Known agent programs, with `programs`."""
+    toolchains: tuple[ToolchainView, ...] | None = None
+    """Tools whose places are open to confined agents, with `programs`."""
     readiness: dict[str, Readiness] | None = None
     """Checks of every backend, with `verbose` and without a session."""
     plans: dict[str, PlanUse] = field(default_factory=dict)

@@ -62,17 +62,18 @@ def test_what_only_the_daemon_tells_is_not_called_well_without_it(
     assert main(argv) == 1
     lines = capsys.readouterr().out.splitlines()
     (well,) = [one for one in lines if one.startswith("OK: ")]
-    assert not {"gateway", "programs"} & set(well.removeprefix("OK: ").split(", "))
-    assert "Not looked at, as the daemon does not answer: programs, gateway" in lines
+    unseen = ["programs", "gateway", "toolchains"]
+    assert not set(unseen) & set(well.removeprefix("OK: ").split(", "))
+    assert f"Not looked at, as the daemon does not answer: {', '.join(unseen)}" in lines
     main([*argv, "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert found["not_checked"] == ["programs", "gateway"]
-    assert not set(found["checked"]) & {"programs", "gateway"}
+    assert found["not_checked"] == unseen
+    assert not set(found["checked"]) & set(unseen)
     # A daemon that is installed tells by a command which programs it knows.
     known = json.dumps(known_programs())
     program(tmp_path / "bin", "fallbackd", f"#!/bin/sh\necho '{known}'\n")
     main([*argv, "--json"])
-    assert json.loads(capsys.readouterr().out)["not_checked"] == ["gateway"]
+    assert json.loads(capsys.readouterr().out)["not_checked"] == unseen[1:]
 
 
 def test_a_program_that_asks_the_gateway_is_cut_off_without_the_daemon(
