@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from tests.support.daemon import running
+from tests.support.daemon import Daemon, running
 from tests.support.front import Peer
 from tests.support.opencode import DIRECTORY, OpencodeDouble
 
@@ -98,3 +98,46 @@ async def test_a_server_that_its_plugin_can_be_reached_at_is_watched_there(tmp_p
         async with await anyio.connect_unix(daemon.socket) as stream:
             found = await Peer(stream).call("opencode.announce", url=url, plugin=True)
         assert (found["result"]["via"], found["result"]["url"]) == ("url", url)
+
+
+async def announced(daemon: Daemon, directory: Path) -> tuple[bool, str]:
+    async with await anyio.connect_unix(daemon.socket) as stream:
+        params = {"url": MADE_UP, "directory": str(directory), "plugin": True}
+        found = (await Peer(stream).call("opencode.announce", **params))["result"]
+        return found["protected"], found["problem"] or ""
+
+
+async def test_an_opencode_is_not_said_to_be_protected_where_no_chain_is_in_force(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as daemon:
+        for name in ("nothing", "off", "broken", "chain"):
+            (tmp_path / name / ".opencode").mkdir(parents=True)
+        chain = {"agents": {"*": {"fallbackModels": ["b/m"]}}}
+        files = {"off": json.dumps({"enabled": False, **chain}), "broken": "{"}
+        for name, text in {**files, "chain": json.dumps(chain)}.items():
+            (tmp_path / name / ".opencode" / "model-fallback.json").write_text(text)
+        is_protected, problem = await announced(daemon, tmp_path / "nothing")
+        assert (is_protected, problem.split(";")[0]) == (False, "no fallback chain is configured")
+        is_protected, problem = await announced(daemon, tmp_path / "off")
+        assert not is_protected
+        assert problem.startswith("`enabled` is false")
+        is_protected, problem = await announced(daemon, tmp_path / "broken")
+        assert not is_protected
+        assert "broken/.opencode/model-fallback.json: is not valid JSON" in problem
+        assert await announced(daemon, tmp_path / "chain") == (True, "")
+        for name, words in (("nothing", "enabled, but no fallback chain"), ("off", "disabled")):
+            params = {"directory": str(tmp_path / name)}
+            found = await daemon.client.call("opencode.status", params)
+            assert f"**Fallback:** {words}" in found["text"]
+
+
+async def test_a_broken_file_of_a_project_leaves_the_chain_of_the_user_in_force(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, CONFIG) as daemon:
+        (tmp_path / "broken" / ".opencode").mkdir(parents=True)
+        (tmp_path / "broken" / ".opencode" / "model-fallback.json").write_text("{")
+        is_protected, problem = await announced(daemon, tmp_path / "broken")
+        assert is_protected
+        assert "is not valid JSON" in problem

@@ -73,8 +73,19 @@ async def test_status_says_what_is_wrong_once_a_session_of_the_project_was_seen(
         call: dict[str, Any] = {"session": "ses_1", "model": "a/m", "directory": place}
         await daemon.client.call("opencode.resolve", call)
         assert missing(run(daemon, "status", "--verbose", cwd=tmp_path)) == []
-        assert "configuration warnings" in run(daemon, "status", cwd=tmp_path)
+        assert "configuration warnings in all" in run(daemon, "status", cwd=tmp_path)
         found = await daemon.client.call("opencode.status", {"session": "ses_1"})
         assert missing(found["text"]) == []
         found = await daemon.client.call("opencode.status", {"directory": place})
         assert missing(found["text"]) == []
+
+
+async def test_status_names_the_file_of_a_project_that_cannot_be_read(
+    tmp_path: Path, project: Path
+) -> None:
+    (project / ".opencode" / "model-fallback.json").write_text("{")
+    async with running(tmp_path) as daemon:
+        call: dict[str, Any] = {"session": "ses_1", "model": "a/m", "directory": str(project)}
+        await daemon.client.call("opencode.resolve", call)
+        shown = run(daemon, "status", cwd=tmp_path)
+        assert f"{project}/.opencode/model-fallback.json: is not valid JSON" in shown

@@ -16,6 +16,7 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
 from fallbackd.core.opencode.projects import in_project, longest_windows
 from fallbackd.core.opencode.rulings import Ruled
+from fallbackd.core.opencode.session import why_unprotected
 from fallbackd.core.opencode.turns import Redirect
 from fallbackd.core.policy import REASONS, Backend, Entry, Policy, Project, Role
 from fallbackd.core.protocol import Usage
@@ -356,6 +357,32 @@ def test_a_project_that_is_switched_off_is_left_alone() -> None:
     assert failed(p, "m1", A, project="/work").ruling == "switched_off"
     assert p.seen(A).state == "rate_limited", "what is known of models is for everybody"
     assert failed(p, "m2", A, session=SessionId("s2"), project="/else").ruling == "rescue"
+
+
+def test_sessions_are_protected_where_some_agent_has_a_chain_that_servers_know() -> None:
+    own = Project(roles={"build": role("b/m")})
+    off = Project(enabled=False, roles={"build": role("b/m")})
+    agents = Policy(chains={"*": (Entry(backend=BackendId("codex")),)})
+    assert why_unprotected(Policy()) == "no_chain"
+    assert why_unprotected(agents) == "no_chain"
+    assert why_unprotected(Policy(roles={"build": role("b/m", enabled=False)})) == "no_chain"
+    assert why_unprotected(Policy(roles={"build": role("b/m")})) is None
+    assert why_unprotected(Policy(chains={"a/m": role("b/m").chain})) is None
+    assert why_unprotected(Policy(chains={"*": role("b/m").chain})) is None
+    assert why_unprotected(Policy(chains={"nightly": role("b/m").chain})) == "no_chain"
+    policy = Policy(projects={"/work": own, "/off": off})
+    found = {one: why_unprotected(in_project(policy, one)) for one in ("/work", "/off", "/else")}
+    assert found == {"/work": None, "/off": "switched_off", "/else": "no_chain"}
+
+
+def test_a_turn_that_fails_without_a_chain_is_announced_once_for_each_message() -> None:
+    p = play()
+    p.policy = structs.replace(p.policy, roles={})
+    assert failed(p, "m1", A).ruling == "no_chain"
+    assert failed(p, "m1", A).ruling == "no_chain"
+    assert notices(p) == ["failed"]
+    assert failed(p, "m2", A).ruling == "no_chain"
+    assert notices(p) == ["failed", "failed"]
 
 
 def test_of_several_files_that_name_a_model_the_longest_window_counts() -> None:

@@ -16,7 +16,12 @@ const COMMAND = "fallback-status"
 
 type Resolved = { model: string; redirected: boolean; reason?: string | null }
 type Status = { text: string }
-type Announced = { url: string; via?: "url" | "plugin" }
+type Announced = {
+  url: string
+  via?: "url" | "plugin"
+  protected?: boolean
+  problem?: string | null
+}
 
 /** `budgetMs`: how long a message waits for the daemon's word, at most. */
 type Options = { budgetMs?: number }
@@ -66,8 +71,7 @@ const plugin: Plugin = async (input, options?: Options) => {
         (found) => {
           isSettled = true
           isForwarding = found.via === "plugin"
-          const way = isForwarding ? "through its plugin" : `at ${found.url}`
-          notices.tell(`fallbackd protects the sessions of this opencode ${way}`)
+          notices.tell(announcedWords(found))
         },
         (error: unknown) => {
           if (!(error instanceof Refused) || error.kind === "draining") return
@@ -154,6 +158,13 @@ const plugin: Plugin = async (input, options?: Options) => {
     },
   }
   return hooks
+}
+
+function announcedWords(found: Announced): string {
+  const way = found.via === "plugin" ? "through its plugin" : `at ${found.url}`
+  const does = found.protected === false ? "does not protect" : "protects"
+  const problem = found.problem ? `${found.protected === false ? ":" : ", but"} ${found.problem}` : ""
+  return `fallbackd ${does} the sessions of this opencode ${way}${problem}`
 }
 
 async function statusTool(daemon: Daemon, directory: string): Promise<ToolDefinition> {

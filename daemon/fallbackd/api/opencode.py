@@ -1,16 +1,17 @@
 """Servers of opencode, and the plugin in them."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fallbackd.api import shapes
 from fallbackd.api.errors import ApiError
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd.api.opencode_servers import BadServer, OpencodeServers, Plugin, is_usable
-from fallbackd.api.opencode_words import status_words
+from fallbackd.api.opencode_words import announced_problem, status_words
 from fallbackd.core import records as state
 from fallbackd.core.rescue import Rescue
+from fallbackd.engine.opencode import Watched
 from fallbackd.engine.requests import Unknown
 from fallbackd.lib.listeners import listens
 from fallbackd_client.wire.methods.opencode import (
@@ -46,17 +47,26 @@ async def opencode_announce(
     try:
         if params.plugin and not _is_at(caller, params.url):
             is_known = link_of(caller) is not None
-            name = _attach(front, caller, directory=directory)
-            return OpencodeAnnounceResult(
-                url=name, known=is_known, daemon=caller.host.version, via="plugin"
+            url = _attach(front, caller, directory=directory)
+            via: Literal["url", "plugin"] = "plugin"
+        else:
+            is_known = await front.announce(
+                params.url, password=params.password, directory=directory
             )
-        is_known = await front.announce(params.url, password=params.password, directory=directory)
+            url, via = params.url.rstrip("/"), "url"
     except BadServer as error:
         raise ApiError(
             "not_permitted", f"`url`: {error}.", data={"path": "url", "kind": "server"}
         ) from error
+    warnings = await front.warned(directory)
+    unprotected = Watched(engine).why_unprotected(directory)
     return OpencodeAnnounceResult(
-        url=params.url.rstrip("/"), known=is_known, daemon=caller.host.version
+        url=url,
+        known=is_known,
+        daemon=caller.host.version,
+        via=via,
+        protected=unprotected is None,
+        problem=announced_problem(unprotected, warnings),
     )
 
 
@@ -159,7 +169,14 @@ async def opencode_status(
         ),
         rescue=None if one is None or one.rescue is None else _rescue(one.rescue),
         periods=() if one is None else periods(one),
-        text=status_words(engine, params.session, one, verbose=params.verbose, warnings=warnings),
+        text=status_words(
+            engine,
+            params.session,
+            one,
+            verbose=params.verbose,
+            warnings=warnings,
+            unprotected=Watched(engine).why_unprotected(directory),
+        ),
     )
 
 

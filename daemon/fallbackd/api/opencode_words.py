@@ -1,10 +1,11 @@
 """The state of one session for the person who works in it, as Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from fallbackd.core.decision_log import model_words
+from fallbackd.core.opencode.session import Unprotected
 from fallbackd.core.protocol import Usage
 from fallbackd.core.reasons import NOT_SET_UP
 from fallbackd.core.records import Session
@@ -15,8 +16,27 @@ from fallbackd_conversations.redact import excerpt
 
 MAX_HOPS = 20
 MAX_WARNINGS = 20
+_STATES: Mapping[Unprotected | None, str] = {
+    None: "enabled",
+    "switched_off": "disabled",
+    "no_chain": "enabled, but no fallback chain is configured",
+}
+_PROBLEMS: Mapping[Unprotected, str] = {
+    "switched_off": "`enabled` is false in model-fallback.json, or in [opencode] of config.toml",
+    "no_chain": "no fallback chain is configured; put one into"
+    " ~/.config/opencode/model-fallback.json",
+}
 _SIGNS = {"healthy": "✓", "cooldown": "~"}
 _WORDS = {"cooldown": "recovery in", "rate_limited": "out for", "broken": "out for"}
+
+
+def announced_problem(unprotected: Unprotected | None, warnings: Sequence[str]) -> str | None:
+    """What the person in front of an opencode has to know when it is announced."""
+    found = [] if unprotected is None else [_PROBLEMS[unprotected]]
+    found += [_plain(one) for one in warnings[:1]]
+    if len(warnings) > 1:
+        found.append(f"{len(warnings) - 1} more warnings: /fallback-status")
+    return "; ".join(found) or None
 
 
 def status_words(
@@ -25,16 +45,17 @@ def status_words(
     session: Session | None,
     *,
     verbose: bool,
-    warnings: Sequence[str] = (),
+    warnings: Sequence[str],
+    unprotected: Unprotected | None,
 ) -> str:
     """
     Args:
         name: Of the session that was asked for, whether it is on record or not.
         warnings: About the files that configure its project.
+        unprotected: Why no failed turn of its project would be moved.
     """
     now = engine.clock.now()
-    is_on = engine.settings.policy.rescues
-    lines = ["## Model Fallback Status", "", f"**Fallback:** {'enabled' if is_on else 'disabled'}"]
+    lines = ["## Model Fallback Status", "", f"**Fallback:** {_STATES[unprotected]}"]
     if name is not None:
         lines += ["", "### Current Session", "", f"- Session ID: {_plain(name)}"]
     if name is not None and session is None:

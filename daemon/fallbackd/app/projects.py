@@ -120,7 +120,8 @@ class Projects:
         found = await anyio.to_thread.run_sync(self._look, directory)
         for one in found.warnings:
             log.warning("config.questioned", path=one.path, message=one.message)
-        if not found.is_valid and before is not None and before.project is not None:
+        was_good = before is not None and before.is_valid and before.project is not None
+        if not found.is_valid and before is not None and was_good:
             # The last good configuration stays in force after a mistake.
             log.error("config.kept", directory=directory, path=found.path)
             found = FoundFiles(

@@ -120,10 +120,10 @@ def read_fallbacks(text: str, *, path: str, home: str) -> Fallbacks:
     try:
         raw = json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError):
-        say("", "is not valid JSON; the defaults are used, and no other file in its place.")
+        say("", "is not valid JSON; none of it is used.")
         return Fallbacks(is_valid=False, warnings=tuple(warnings))
     if not isinstance(raw, dict):
-        say("", f"holds {show(raw)}, not an object; the defaults are used.")
+        say("", f"holds {show(raw)}, not an object; none of it is used.")
         return Fallbacks(is_valid=False, warnings=tuple(warnings))
     is_older = isinstance(raw.get("fallbackModel"), str)
     given = _migrated(raw, say) if is_older else raw

@@ -9,6 +9,8 @@ What the files of one directory, and those of its user, say about opencode sessi
     ~/.config/opencode/agents, ~/.config/opencode/agent,     agents: the later one wins, and
     <project>/.opencode/agents, <project>/.opencode/agent    the files above go before them
 
+`<project>` is the directory, then each one above it up to the root of its work tree. A file of
+the project that cannot be read is reported, and what holds for the user everywhere stays in force.
 Nothing is written, and no file is followed out of the directory that it lies in.
 """
 
@@ -60,24 +62,27 @@ def look(directory: str, *, home: str, explicit: str | None = None) -> FoundFile
         warnings.append(problem(where, message))
 
     fallbacks, path = Fallbacks(), explicit or _first(_places(directory, home))
-    is_own = path is not None and (not directory or path.startswith(f"{directory}/{OWN}/"))
+    is_own = path is not None and (not directory or _is_of_project(path, directory))
     if path is not None:
         fallbacks = _read(path, home)
         warnings.extend(fallbacks.warnings)
-    users = _agents(_user_dirs(home, fallbacks.agent_dirs), say)
-    own = _agents(_own_dirs(directory), say) if directory else {}
+    in_force = fallbacks
+    if directory and is_own and not fallbacks.is_valid:
+        is_own, in_force = False, look("", home=home).fallbacks
+    users = _agents(_user_dirs(home, in_force.agent_dirs), say)
+    own = _agents(_own_dirs(directory), say)
     found = FoundFiles(
         fallbacks=fallbacks,
         path=path,
-        rules=fallbacks.rules,
+        rules=in_force.rules,
         warnings=tuple(warnings),
         is_valid=fallbacks.is_valid,
         stamp=stamp_of(directory, home=home, explicit=explicit),
     )
     if not directory and (path is not None or users):
-        return _with(found, fallbacks.project(users))
+        return _with(found, in_force.project(users))
     if directory and (is_own or own):
-        return _with(found, fallbacks.project({**users, **own}))
+        return _with(found, in_force.project({**users, **own}))
     return found
 
 
@@ -96,7 +101,7 @@ def _with(found: FoundFiles, project: Project) -> FoundFiles:
 def stamp_of(directory: str, *, home: str, explicit: str | None = None) -> FileStamp:
     """Equal as long as nothing has changed. Cheap: files are looked at and not read."""
     places = [explicit] if explicit else list(_places(directory, home))
-    for base, is_flat in (*_user_dirs(home, ()), *(_own_dirs(directory) if directory else ())):
+    for base, is_flat in (*_user_dirs(home, ()), *_own_dirs(directory)):
         places.append(base)
         places.extend(_agent_paths(base, is_flat=is_flat))
     seen = []
@@ -109,10 +114,27 @@ def stamp_of(directory: str, *, home: str, explicit: str | None = None) -> FileS
     return tuple(seen)
 
 
+def _levels(directory: str) -> tuple[str, ...]:
+    """The directory and those above it, up to the root of its work tree; without one it alone."""
+    if not directory:
+        return ()
+    levels = [directory]
+    while not os.path.lexists(f"{levels[-1]}/.git"):
+        above = os.path.dirname(levels[-1])
+        if above in ("", "/"):
+            return (directory,)
+        levels.append(above)
+    return tuple(levels)
+
+
+def _is_of_project(path: str, directory: str) -> bool:
+    return any(path.startswith(f"{level}/{OWN}/") for level in _levels(directory))
+
+
 def _places(directory: str, home: str) -> Iterator[str]:
     for name in (NEWER, OLDER):
-        if directory:
-            yield f"{directory}/{OWN}/{name}"
+        for level in _levels(directory):
+            yield f"{level}/{OWN}/{name}"
         yield f"{home}/{USERS}/{name}"
 
 
@@ -124,9 +146,7 @@ def _read(path: str, home: str) -> Fallbacks:
     content = read_content(path)
     if content.text is None:
         why = content.problem or "is not there any more"
-        return Fallbacks(
-            is_valid=False, warnings=(problem(path, f"{why}; the defaults are used."),)
-        )
+        return Fallbacks(is_valid=False, warnings=(problem(path, f"{why}; none of it is used."),))
     return read_fallbacks(content.text, path=path, home=home)
 
 
@@ -141,7 +161,12 @@ def _user_dirs(home: str, more: tuple[str, ...]) -> tuple[tuple[str, bool], ...]
 
 
 def _own_dirs(directory: str) -> tuple[tuple[str, bool], ...]:
-    return (f"{directory}/{OWN}/agents", False), (f"{directory}/{OWN}/agent", False)
+    """(directory, whether only its own files count), the later one wins."""
+    return tuple(
+        (f"{level}/{OWN}/{name}", False)
+        for level in reversed(_levels(directory))
+        for name in ("agents", "agent")
+    )
 
 
 def _agents(bases: tuple[tuple[str, bool], ...], say: Say) -> Mapping[str, tuple[str, ...]]:

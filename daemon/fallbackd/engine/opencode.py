@@ -11,9 +11,9 @@ from fallbackd.classify.rules import Rule
 from fallbackd.core.events import SessionCompacted, SessionEnded
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, SessionId
-from fallbackd.core.opencode.projects import longest_windows
+from fallbackd.core.opencode.projects import in_project, longest_windows
 from fallbackd.core.opencode.rulings import Ruled
-from fallbackd.core.opencode.session import backend_of
+from fallbackd.core.opencode.session import Unprotected, backend_of, why_unprotected
 from fallbackd.core.opencode.turns import Redirect
 from fallbackd.core.policy import Project
 from fallbackd.core.protocol import Evidence, Usage
@@ -90,6 +90,10 @@ class Watched:
             settings.policy, projects=projects, windows=longest_windows(projects.values())
         )
         self._engine.settings = structs.replace(settings, policy=policy)
+
+    def why_unprotected(self, directory: str) -> Unprotected | None:
+        """Why no failed turn of a session there would be moved."""
+        return why_unprotected(in_project(self._engine.settings.policy, directory))
 
     # --- turns -----------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _REDRAW_S = 1.0
 _SESSIONS_SHOWN = 20
 _RECENT_SHOWN = 5
+_WARNINGS_SHOWN = 2
 _PLACES = ("state_dir", "store", "connections", "confinement")
 
 
@@ -179,12 +180,10 @@ def _config_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> li
     lines = [
         style.paint(one, "red") for one in _problem_lines("error", daemon.get("config_errors"))
     ]
-    if verbose:
-        lines += warnings
-    elif warnings:
-        words = "1 configuration warning; see it"
-        if len(warnings) > 1:
-            words = f"{len(warnings)} configuration warnings; see them"
+    few = len(warnings) if verbose else _WARNINGS_SHOWN
+    lines += [style.paint(one, "yellow") for one in warnings[:few]]
+    if len(warnings) > few:
+        words = f"{len(warnings)} configuration warnings in all; see them"
         lines.append(style.paint(f"{words} with: fallbackd-client status --verbose", "yellow"))
     if lines or verbose:
         lines.insert(0, f"configuration {daemon.get('config_path') or '(none: built-in profiles)'}")

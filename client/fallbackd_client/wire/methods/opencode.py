@@ -37,6 +37,10 @@ class OpencodeAnnounceResult(Struct, frozen=True, kw_only=True):
     """Version of the daemon."""
     via: Literal["url", "plugin"] = "url"
     """How the daemon follows its sessions."""
+    protected: bool = True
+    """A chain is configured there, so that failed turns can be moved to another model."""
+    problem: str | None = None
+    """Why its sessions are not protected, or what cannot be used of the files that configure it."""
 
 
 OPENCODE_ANNOUNCE: Method[OpencodeAnnounceParams, OpencodeAnnounceResult] = Method(

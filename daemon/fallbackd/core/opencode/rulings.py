@@ -155,7 +155,18 @@ def _of_subagent(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, 
 def _alone(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Session] | None:
     if len(failed.turn.candidates) > 1:
         return None
-    text = f"no chain is configured for agent {failed.event.role or 'unknown'}"
+    event, reason = failed.event, failed.failure.reason.value
+    text = f"no chain is configured for agent {event.role or 'unknown'}"
+    session = told(
+        case,
+        session,
+        f"no_chain:{event.message}",
+        "failed",
+        route=(event.backend, ""),
+        reason=reason,
+        text=f"{model_words(event.backend)} failed ({reason}), and {text}: choose another model, or"
+        " add a chain to model-fallback.json",
+    )
     return Ruled(ruling="no_chain", failure=failed.failure, text=text), session
 
 

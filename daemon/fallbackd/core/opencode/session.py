@@ -5,6 +5,8 @@ A turn is what the user asked for, a message its prompt on one model. A model th
 hand becomes the session's original; one that a rescue or a redirect chose does not.
 """
 
+from typing import Literal
+
 from msgspec import structs
 
 from fallbackd.core.callers.lease import LEASE_S
@@ -22,6 +24,7 @@ from fallbackd.core.routing.configured import Choice
 from fallbackd.core.routing.suggest import duration
 from fallbackd.core.work.sessions import charged, moved
 
+Unprotected = Literal["switched_off", "no_chain"]
 MAX_SUPERSEDED = 20
 MAX_PERIODS = 50
 MAX_TOLD = 20
@@ -62,6 +65,23 @@ def candidates_of(
 def _is_served(policy: Policy, entry: Entry) -> bool:
     backend = find_backend(policy, entry.backend)
     return backend is not None and model_at_server(entry, backend) is not None
+
+
+def why_unprotected(policy: Policy) -> Unprotected | None:
+    """Why no failed turn would be moved, whatever its model and its agent are."""
+    if not policy.rescues:
+        return "switched_off"
+    chains = [role.chain for role in policy.roles.values() if role.enabled]
+    chains += [chain for name, chain in policy.chains.items() if _is_for_sessions(policy, name)]
+    is_served = any(_is_served(policy, entry) for chain in chains for entry in chain)
+    return None if is_served else "no_chain"
+
+
+def _is_for_sessions(policy: Policy, chain: str) -> bool:
+    if chain == ANY:
+        return not policy.any_is_built_in
+    backend = find_backend(policy, BackendId(chain))
+    return backend is not None and backend.kind == OPENCODE
 
 
 def new_session(
