@@ -10,7 +10,7 @@ The same rules as the blocking client: repeated after a loss is only what is saf
 """
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -160,8 +160,8 @@ class AsyncClient(AsyncUsualCalls):
         since: int | None = None,
         kinds: Iterable[str] | None = None,
         session: str | None = None,
+        delegation: str | None = None,
         on_warning: Callable[[str], None] | None = None,
-        on_subscribed: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncGenerator[dict[str, Json], None]:
         """
         What happens, from now or from after `since`, without an end.
@@ -171,15 +171,16 @@ class AsyncClient(AsyncUsualCalls):
         (`contextlib.aclosing`) where the loop is left early.
 
         Args:
+            delegation: Only of this one; with the kind `attempt.text` its text comes from the
+                beginning, and without a gap.
             on_warning: Gets what the daemon says about the subscription, such as that its journal
                 began anew.
-            on_subscribed: Called after each time that it subscribed: every event after that comes.
 
         Raises:
             RpcError: The subscription was not taken.
             NoDaemon: There is no daemon, or it did not come back within `reconnect_s`.
         """
-        subscription = Subscription(since, kinds, session)
+        subscription = Subscription(since, kinds, session, delegation)
         patience = Patience(self._reconnect_s, time.monotonic)
         while True:
             link = await self._open(patience.give_up_at)
@@ -187,8 +188,6 @@ class AsyncClient(AsyncUsualCalls):
                 messages, warning = await self._subscribe(link, subscription)
                 if warning and on_warning is not None:
                     on_warning(warning)
-                if on_subscribed is not None:
-                    await on_subscribed()
                 patience = Patience(self._reconnect_s, time.monotonic)
                 while True:
                     for message in messages:

@@ -1,12 +1,11 @@
 """The calls that most programs need, with arguments by name, on top of `AsyncClient.request`."""
 
 from fallbackd_client.calls import for_library
-from fallbackd_client.progress import LAST, PROGRESS, Over
-from fallbackd_client.wire.states import END_STATES
+from fallbackd_client.progress import LAST, PROGRESS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Iterable, Mapping
     from typing import TypeVar, Unpack
 
     from msgspec import Struct
@@ -41,7 +40,7 @@ class AsyncUsualCalls:
         self,
         *,
         kinds: "Iterable[str] | None" = None,
-        on_subscribed: "Callable[[], Awaitable[None]] | None" = None,
+        delegation: str | None = None,
     ) -> "AsyncGenerator[dict[str, Json], None]":
         raise NotImplementedError
 
@@ -149,7 +148,7 @@ class AsyncUsualCalls:
         self, delegation: str, *, kinds: "Iterable[str]" = PROGRESS
     ) -> "AsyncGenerator[dict[str, Json], None]":
         """
-        The events of one delegation from now on, until it ends or asks a question.
+        The events of one delegation, until it ends or asks a question.
 
         ```python
         work = await client.delegate("…", wait="accepted")
@@ -158,24 +157,16 @@ class AsyncUsualCalls:
         work = await client.wait(work.delegation)
         ```
 
-        Nothing is yielded for a delegation that has ended. The last event of one that is running
-        is `delegation.ended` or `question.opened`.
+        Events begin now; with the kind `attempt.text` its text begins at its first word, and goes
+        on without a gap after a lost connection or a restart of the daemon. The last event is
+        `delegation.ended` or `question.opened`, also where that lies in the past.
         """
-
-        async def check() -> None:
-            found = await self.call("delegation.get", {"delegation": delegation})
-            if found["state"] in END_STATES or found["state"] == "awaiting_answer":
-                raise Over
-
-        wanted = {*kinds, *LAST}
-        events = self.events(kinds=sorted(wanted), on_subscribed=check)
+        await self.call("delegation.get", {"delegation": delegation})  # refuses an unknown one
+        events = self.events(kinds=sorted({*kinds, *LAST}), delegation=delegation)
         try:
             async for event in events:
-                if event.get("delegation") == delegation:
-                    yield event
-                    if event["kind"] in LAST:
-                        return
-        except Over:
-            return
+                yield event
+                if event["kind"] in LAST:
+                    return
         finally:
             await events.aclose()

@@ -150,8 +150,8 @@ class Client(UsualCalls):
         since: int | None = None,
         kinds: "Iterable[str] | None" = None,
         session: str | None = None,
+        delegation: str | None = None,
         on_warning: "Callable[[str], None] | None" = None,
-        on_subscribed: "Callable[[], None] | None" = None,
     ) -> "Generator[dict[str, Json], None, None]":
         """
         What happens, from now or from after `since`, without an end.
@@ -160,15 +160,16 @@ class Client(UsualCalls):
         handed out; events without a `seq` of that moment are lost.
 
         Args:
+            delegation: Only of this one; with the kind `attempt.text` its text comes from the
+                beginning, and without a gap.
             on_warning: Gets what the daemon says about the subscription, such as that its journal
                 began anew.
-            on_subscribed: Called after each time that it subscribed: every event after that comes.
 
         Raises:
             RpcError: The subscription was not taken.
             NoDaemon: There is no daemon, or it did not come back within `reconnect_s`.
         """
-        subscription = Subscription(since, kinds, session)
+        subscription = Subscription(since, kinds, session, delegation)
         patience = Patience(self._reconnect_s, self._monotonic)
         while True:
             with self._open(patience.give_up_at) as connection:
@@ -176,8 +177,6 @@ class Client(UsualCalls):
                     early, warning = self._subscribe(connection, subscription)
                     if warning and on_warning is not None:
                         on_warning(warning)
-                    if on_subscribed is not None:
-                        on_subscribed()
                     patience = Patience(self._reconnect_s, self._monotonic)
                     for message in _followed(early, connection):
                         event = subscription.take(message)

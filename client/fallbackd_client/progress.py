@@ -10,7 +10,3 @@ PROGRESS = (
 """What `follow` yields unless other kinds are named."""
 LAST = ("delegation.ended", "question.opened")
 """After one of these nothing happens until a person or the caller acts."""
-
-
-class Over(Exception):
-    """The delegation had ended before it was followed. Internal."""

@@ -19,19 +19,33 @@ class Subscription:
         since: Events after this `seq`; None: from the moment of the subscription.
         kinds: Which of them; None: all.
         session: Of this one alone; None: of all.
+        delegation: Of this one alone, with its text from the beginning; None: of all.
     """
 
     def __init__(
-        self, since: int | None, kinds: "Iterable[str] | None", session: str | None
+        self,
+        since: int | None,
+        kinds: "Iterable[str] | None",
+        session: str | None,
+        delegation: str | None = None,
     ) -> None:
         self.position = since
         """The `seq` of the last event that was handed out."""
         self._kinds = None if kinds is None else list(kinds)
         self._session = session
+        self._delegation = delegation
+        self._text_since: dict[str, Json] | None = None
+        """Up to where its text was handed out."""
 
     def params(self) -> "dict[str, Json]":
         """Of the call that subscribes, for the first time or again."""
-        wanted = {"since": self.position, "kinds": self._kinds, "session": self._session}
+        wanted = {
+            "since": self.position,
+            "kinds": self._kinds,
+            "session": self._session,
+            "delegation": self._delegation,
+            "text_since": self._text_since,
+        }
         return {name: value for name, value in wanted.items() if value is not None}
 
     def begin(self, answer: "Json") -> str | None:
@@ -66,4 +80,7 @@ class Subscription:
             if self.position is not None and seq <= self.position:
                 return None
             self.position = seq
+        if event.get("kind") == "attempt.text" and self._delegation is not None:
+            end = event["offset"] + len(event["text"])
+            self._text_since = {"attempt": event["attempt"], "offset": end}
         return event

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import UNSET
 
-from fallbackd.api.errors import refuse_unknown
+from fallbackd.api.errors import ApiError, refuse_unknown
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd_client.wire.methods.events import (
@@ -25,13 +25,10 @@ def events_subscribe(
     engine: "Engine", params: EventsSubscribeParams, caller: Caller
 ) -> EventsSubscribeResult:
     refuse_unknown("event kind", params.kinds or (), get_args(EventKind))
+    if params.text_since is not None and params.delegation is None:
+        raise ApiError("invalid_params", "`text_since` needs `delegation`: name whose text it is")
     # Not `async`: so the answer is written before the first event can be.
-    name, seq, warning = caller.subscriptions.open(
-        caller,
-        kinds=None if params.kinds is None else frozenset(params.kinds),
-        session=params.session,
-        since=params.since,
-    )
+    name, seq, warning = caller.subscriptions.open(caller, params)
     return EventsSubscribeResult(
         subscription=name, seq=seq, warning=UNSET if warning is None else warning
     )

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from fallbackd.api.opencode_servers import OpencodeServers
 from fallbackd.config.fields import Problem
+from fallbackd_client.wire.methods.events import EventsSubscribeParams
 
 
 class ConfigState(Struct, frozen=True, kw_only=True):
@@ -148,14 +149,7 @@ class Host(Protocol):
 class EventSubscriptions(Protocol):
     """Those who hear of events."""
 
-    def open(
-        self,
-        owner: "Caller",
-        *,
-        kinds: frozenset[str] | None,
-        session: str | None,
-        since: int | None,
-    ) -> tuple[str, int, str | None]:
+    def open(self, owner: "Caller", wanted: EventsSubscribeParams) -> tuple[str, int, str | None]:
         """
         Begin a subscription.
 

@@ -261,8 +261,12 @@ def owner(said: str | None, pid: int | None) -> str | None:
 
 def event(one: changes.Journaled) -> dict[str, Any]:
     """An event as `events.subscribe` promises it; fields that it does not carry are absent."""
-    note = one.note
-    found: dict[str, Any] = {"seq": one.seq, "at": note.at, "kind": note.kind}
+    return {"seq": one.seq, **noted(one.note)}
+
+
+def noted(note: changes.Note) -> dict[str, Any]:
+    """The same without a place in the journal."""
+    found: dict[str, Any] = {"at": note.at, "kind": note.kind}
     named = {"delegation": note.delegation, "session": note.session, "backend": note.backend}
     found.update((name, value) for name, value in named.items() if value is not None)
     found.update((name, value) for name, value in note.fields.items() if name not in found)

@@ -200,3 +200,36 @@ def fallback_reason(delegation: Delegation) -> str | None:
     how = _HOW.get(first.trigger, "failed")
     path = ", then ".join(hop.to_backend for hop in delegation.hops)
     return f"{first.reason}: {first.from_backend} {how}; continuing with {path}."
+
+
+def last_event(delegation: Delegation) -> tuple[str, BackendId | None, Shown]:
+    """
+    Kind, backend and fields of the event after which nothing happens until a caller or a person
+    acts: the end of a delegation, or its open question.
+    """
+    if (asked := delegation.question) is not None:
+        return (
+            "question.opened",
+            None,
+            {
+                "question": asked.question,
+                "question_kind": asked.kind,
+                "role": asked.role,
+                "text": asked.text,
+                "choices": [each.choice for each in asked.options],
+                "deadline_at": asked.deadline_at,
+            },
+        )
+    failure = delegation.failure
+    return (
+        "delegation.ended",
+        delegation.served_by or delegation.active,
+        {
+            "state": delegation.state,
+            "served_by": delegation.served_by,
+            "fallback_from": fallback_from(delegation),
+            "reason": None if failure is None else failure.reason.value,
+            "detail": None if failure is None else failure.detail,
+            "retry_at": delegation.retry_at,
+        },
+    )

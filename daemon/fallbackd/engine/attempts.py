@@ -103,20 +103,24 @@ async def _run(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> Attempt
         return AttemptEnded(attempt=order.attempt, failure=error.failure, gone=error.gone)
     cwd = place_of(host.runs, prepared.delegation)
     live.opened(begun.running)  # first: what breaks from here on ends it by its own runner
-    reader = Reader(host, live, kind, options, prepared, cwd=cwd)
-    await host.handle(
-        AttemptStarted(
-            attempt=order.attempt,
-            pid=begun.running.pid,
-            anew=order.taken_up and running is None,
-            carried=begun.given.how,
-            carried_why=begun.given.why,
-            conversation=None if begun.given.how is None else begun.given.resume,
+    anew = order.taken_up and running is None
+    reader = Reader(host, live, kind, options, prepared, cwd=cwd, anew=anew)
+    try:
+        await host.handle(
+            AttemptStarted(
+                attempt=order.attempt,
+                pid=begun.running.pid,
+                anew=anew,
+                carried=begun.given.how,
+                carried_why=begun.given.why,
+                conversation=None if begun.given.how is None else begun.given.resume,
+            )
         )
-    )
-    hit("attempt.started")
-    await _read(live, reader, begun.running)
-    ended = await reader.finish(begun.running.exit)
+        hit("attempt.started")
+        await _read(live, reader, begun.running)
+        ended = await reader.finish(begun.running.exit)
+    finally:
+        reader.close()
     if ended.failure is None:
         return ended
     permissions = prepared.delegation.permissions

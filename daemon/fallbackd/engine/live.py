@@ -1,10 +1,11 @@
 """What runs now and cannot be stored: an attempt, and what the engine knows for it."""
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import anyio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fallbackd.core.effects import StartAttempt
 from fallbackd.core.events import Event
@@ -18,6 +19,12 @@ from fallbackd.ports.transport import Running
 
 RECENT_LOOK_S = 0.25
 """More than a move to the next candidate takes, and less than any wait."""
+
+MAX_KEPT_CHARS = 1_000_000
+"""Most that is kept of one attempt; what follows is sent, but cannot be read again."""
+MAX_ENDED_CHARS = 4_000_000
+MAX_ENDED = 256
+"""Most that is kept of delegations of which nothing runs."""
 
 Fingerprint = Mapping[str, tuple[int, int]]
 
@@ -37,6 +44,81 @@ class Progress(Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
+class AttemptText:
+    """What one attempt has written so far. Offsets count characters (code points)."""
+
+    def __init__(self, about: Progress, *, anew: bool) -> None:
+        self._about = about
+        self.anew = anew
+        """The attempt was started once more after a restart: its text begins again."""
+        self.is_open = True
+        self.chars = 0
+        """Of all pieces, kept or not."""
+        self._pieces: list[str] = []
+        self._starts: list[int] = []
+        self._kept_chars = 0
+
+    @property
+    def attempt(self) -> AttemptId:
+        return self._about.attempt
+
+    def said(self, piece: str, offset: int, *, at: float | None = None) -> Progress:
+        """The event that carries a piece of it."""
+        when = self._about.at if at is None else at
+        return structs.replace(self._about, kind="attempt.text", text=piece, offset=offset, at=when)
+
+    def add(self, piece: str) -> None:
+        if self._kept_chars == self.chars and self.chars < MAX_KEPT_CHARS:
+            self._starts.append(self.chars)
+            self._pieces.append(piece)
+            self._kept_chars += len(piece)
+        self.chars += len(piece)
+
+    @property
+    def kept_chars(self) -> int:
+        return self._kept_chars
+
+    def since(self, offset: int) -> str:
+        """Everything kept from `offset` on."""
+        if offset >= self._kept_chars:
+            return ""
+        first = bisect_right(self._starts, offset) - 1
+        joined = "".join(self._pieces[first:])
+        return joined[offset - self._starts[first] :]
+
+
+class Texts:
+    """What the agents of running delegations, and of the last ones that ended, have written."""
+
+    def __init__(self) -> None:
+        self._by_delegation: dict[str, list[AttemptText]] = {}
+        """The one that began last at the end."""
+
+    def begin(self, about: Progress, *, anew: bool) -> AttemptText:
+        begun = AttemptText(about, anew=anew)
+        earlier = self._by_delegation.pop(about.delegation, [])
+        self._by_delegation[about.delegation] = [*earlier, begun]
+        self._prune()
+        return begun
+
+    def of(self, delegation: str) -> list[AttemptText]:
+        """The texts of its attempts, in their order."""
+        return self._by_delegation.get(delegation, [])
+
+    def _prune(self) -> None:
+        ended = {
+            name: sum(each.kept_chars for each in texts)
+            for name, texts in self._by_delegation.items()
+            if not any(each.is_open for each in texts)
+        }
+        total, left = sum(ended.values()), len(ended)
+        for name, chars in ended.items():
+            if total <= MAX_ENDED_CHARS and left <= MAX_ENDED:
+                return
+            del self._by_delegation[name]
+            total, left = total - chars, left - 1
+
+
 class LiveHost(Protocol):
     """What an attempt asks of the engine."""
 
@@ -46,6 +128,7 @@ class LiveHost(Protocol):
     runs: Runs
     attaching: anyio.Lock
     """Held while an attempt of an earlier daemon is found again."""
+    texts: Texts
 
     async def handle(self, event: Event) -> object: ...
 

@@ -42,7 +42,7 @@ from fallbackd.engine.exchanges import Exchanges
 from fallbackd.engine.interactive import Plans
 from fallbackd.engine.keys import keys_of
 from fallbackd.engine.leftovers import Names, end_strays, list_directories, tidy
-from fallbackd.engine.live import Held, LiveAttempt, Prepared, Progress
+from fallbackd.engine.live import Held, LiveAttempt, Prepared, Progress, Texts
 from fallbackd.engine.peers import SharingPeers
 from fallbackd.engine.probing import Ladder
 from fallbackd.engine.readiness import Readiness
@@ -82,6 +82,7 @@ class Performer:
         self._audience = Audience()
         self._committing = Committing(self, self._audience)
         self.exchanges = Exchanges()
+        self.texts = Texts()
         self.plans = Plans()
         self._draining = False
         self._obstacles: dict[str, str] = {}

@@ -75,7 +75,9 @@ class Reader:
         prepared: Prepared,
         *,
         cwd: str,
+        anew: bool = False,
     ) -> None:
+        """`anew`: the attempt is started once more, after a restart of the daemon."""
         self._host = host
         self._live = live
         self._kind = kind
@@ -99,7 +101,12 @@ class Reader:
         self._has_stepped = False
         self._untold: AttemptRetrying | AttemptGaveUp | None = None
         self._untold_at = 0.0
-        self._teller = Teller(self._progress, host.progress, host.world.conceal)
+        text = host.texts.begin(self._progress(), anew=anew)
+        self._teller = Teller(self._progress, host.progress, text, host.world.conceal)
+
+    def close(self) -> None:
+        """Let what is kept of its text be dropped when there is too much."""
+        self._teller.close()
 
     async def begin_behind(self, recorded_bytes: int) -> None:
         self._behind_until = recorded_bytes
@@ -122,10 +129,11 @@ class Reader:
                 self._failing_since = None
                 await self._tell(AttemptAnswered(attempt=live.order.attempt, whole_step=True))
             await self._post(one, now)
-        if self._behind_until is not None:
+        is_past = self._behind_until is not None
+        self._teller.heard(seen, live.watch, is_past=is_past)
+        if is_past:
             await self._catch_up()
             return
-        self._teller.heard(seen, live.watch)
         if not self._looped and live.watch.repeats >= self._loop_steps():
             self._looped = True
             await self._look()

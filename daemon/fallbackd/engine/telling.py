@@ -1,4 +1,4 @@
-"""What subscribers receive of an attempt while it runs: its phase, and its agent's text."""
+"""The text of an attempt and its phases, as subscribers receive them while it runs."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,20 +6,20 @@ from msgspec import structs
 
 from fallbackd.core.protocol import AgentText, Observation
 from fallbackd.core.watch import Watch
-from fallbackd.engine.live import Progress
+from fallbackd.engine.live import AttemptText, Progress
 from fallbackd_conversations.redact import strip_controls
 
 MAX_PIECE_CHARS = 16_384
 """A longer piece is sent in several."""
-MAX_KEPT_CHARS = 1_000_000
 
 
 class Teller:
     """
-    Of one attempt.
+    Sends the phase and the text of one attempt.
 
     Args:
         about: What all of its events say.
+        text: Keeps what it writes.
         conceal: Masks known secrets.
     """
 
@@ -27,19 +27,23 @@ class Teller:
         self,
         about: Callable[[], Progress],
         tell: Callable[[Progress], None],
+        text: AttemptText,
         conceal: Callable[[str], str],
     ) -> None:
         self._about = about
         self._tell = tell
+        self._text = text
         self._conceal = conceal
         self._phase: str | None = None
-        self._told: list[str] = []
-        """The beginning of what was sent: all of it, unless it is very long."""
-        self._told_chars = 0
 
-    def heard(self, seen: list[Observation], watch: Watch) -> None:
-        """Send the phase and the text of one piece of output."""
-        if watch.phase is not None and watch.phase != self._phase:
+    def heard(self, seen: list[Observation], watch: Watch, *, is_past: bool = False) -> None:
+        """
+        Send the phase and the text of one piece of output.
+
+        Args:
+            is_past: It is read again after a restart: its text is kept, and nothing is sent.
+        """
+        if not is_past and watch.phase is not None and watch.phase != self._phase:
             self._phase = watch.phase
             self._tell(
                 structs.replace(
@@ -48,27 +52,30 @@ class Teller:
             )
         said = "".join(one.text for one in seen if isinstance(one, AgentText))
         if said:
-            self._tell_text(self._shown(said))
+            self._write(self._shown(said), is_past=is_past)
 
     def ended(self, answer: str) -> None:
         """Send what of the answer was not sent while it came: all of it, or its last line."""
-        shown, told = self._shown(answer), "".join(self._told)
-        if self._told_chars == len(told) and shown.startswith(told):
-            self._tell_text(shown[len(told) :])
+        shown, told = self._shown(answer), self._text.since(0)
+        if self._text.chars == len(told) and shown.startswith(told):
+            self._write(shown[len(told) :])
+
+    def close(self) -> None:
+        """Nothing follows."""
+        self._text.is_open = False
 
     def _shown(self, text: str) -> str:
         return strip_controls(self._conceal(text))
 
-    def _tell_text(self, text: str) -> None:
-        if self._told_chars < MAX_KEPT_CHARS:
-            self._told.append(text)
-        for piece in _pieces(text):
-            offset, self._told_chars = self._told_chars, self._told_chars + len(piece)
-            self._tell(
-                structs.replace(self._about(), kind="attempt.text", text=piece, offset=offset)
-            )
+    def _write(self, text: str, *, is_past: bool = False) -> None:
+        for piece in pieces(text):
+            offset = self._text.chars
+            self._text.add(piece)
+            if not is_past:
+                self._tell(self._text.said(piece, offset, at=self._about().at))
 
 
-def _pieces(text: str) -> Iterator[str]:
+def pieces(text: str) -> Iterator[str]:
+    """The text, cut into pieces that one event can carry."""
     for start in range(0, len(text), MAX_PIECE_CHARS):
         yield text[start : start + MAX_PIECE_CHARS]

@@ -29,12 +29,28 @@ EventKind = Literal[
 NOTIFICATION = "event"
 
 
+class TextPlace(Struct, frozen=True, kw_only=True):
+    """A place in the text that an attempt writes."""
+
+    attempt: Name
+    """The attempt."""
+    offset: Annotated[int, Meta(ge=0)]
+    """Characters (Unicode code points) of its text before the place."""
+
+
 class EventsSubscribeParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kinds: tuple[str, ...] | None = None
     """Kinds of events to send; null: all but `attempt.output`, `attempt.phase` and `attempt.text`,
     which come often and have to be named."""
     session: SessionName | None = None
     """Only of this session."""
+    delegation: Name | None = None
+    """Only of this delegation. With the kind `attempt.text` its text is sent from the beginning,
+    what was written before the subscription included; the last event is `delegation.ended` or
+    `question.opened`, even where that lies in the past."""
+    text_since: TextPlace | None = None
+    """With `delegation`: send its text from this place on, as after a lost connection. The text of
+    attempts that began later follows whole."""
     since: Annotated[int, Meta(ge=0)] | None = None
     """First replay the journaled events with a `seq` above this one."""
 
@@ -95,7 +111,8 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Stream of new output: `stdout` or `stderr`."""
     offset: int | UnsetType = UNSET
     """With `attempt.output`: how many bytes the log has. With `attempt.text`: how many characters
-    the pieces before this one had; more than were received means that pieces were left out."""
+    the pieces before this one had, also those before a restart of the daemon; more than were
+    received means that pieces were left out."""
     phase: str | UnsetType = UNSET
     """With `attempt.phase`: `thinking`, `writing`, `waiting` or the name of the tool in use."""
     size_bytes: int | UnsetType = UNSET

@@ -7,7 +7,7 @@ from fallbackd.core.effects import Answer, StartAttempt, WakeAt
 from fallbackd.core.questions import closed
 from fallbackd.core.records import Attempt, Delegation, DelegationState, Ending, HandedBack, Hop
 from fallbackd.core.so_far import reactive_hops
-from fallbackd.core.views import fallback_from
+from fallbackd.core.views import last_event
 from fallbackd.core.work.asking import ask, clear
 from fallbackd.core.work.giving_up import withdraw_marks
 from fallbackd.core.work.plan import plan
@@ -259,7 +259,8 @@ def _close(case: Case, outcome: Ending) -> None:
         case.move(author_family=author_of(case, one))
     if case.session.running == one.delegation:
         case.move(running=None, last_used_at=case.now)
-    _note_end(case, one, retry_at=outcome.retry_at)
+    kind, backend, fields = last_event(one)
+    case.note(kind, one, backend=backend, **fields)
     case.tell(one, "ended", outcome=state + (f": {message}" if message else ""))
     case.effects.append(Answer(delegation=one.delegation))
     case.wake_waiting()
@@ -269,17 +270,3 @@ def _tier_served(one: Delegation, state: DelegationState) -> str | None:
     if state == "handed_back":
         return "in_session"
     return one.attempts[-1].tier if state == "succeeded" else None
-
-
-def _note_end(case: Case, one: Delegation, *, retry_at: float | None) -> None:
-    case.note(
-        "delegation.ended",
-        one,
-        backend=one.served_by or one.active,
-        state=one.state,
-        served_by=one.served_by,
-        fallback_from=fallback_from(one),
-        reason=None if one.failure is None else one.failure.reason.value,
-        detail=None if one.failure is None else one.failure.detail,
-        retry_at=retry_at,
-    )

@@ -8,6 +8,7 @@ from fallbackd.core.case import Case
 from fallbackd.core.effects import AskPerson, GoOn
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.questions import Question, options_with, question_id
+from fallbackd.core.views import last_event
 from fallbackd.core.work.ask import return_at
 from fallbackd.core.work.choices import with_rules
 from fallbackd.core.work.giving_up import give_up
@@ -90,16 +91,8 @@ def ask(case: Case, step: Ask, *, event: str) -> None:
         retry_at=return_at(verdicts, now=case.now),
     )
     case.wake_waiting()  # others may work in its directory meanwhile
-    case.note(
-        "question.opened",
-        one,
-        question=question.question,
-        question_kind=step.kind,
-        role=question.role,
-        text=question.text,
-        choices=choices,
-        deadline_at=question.deadline_at,
-    )
+    kind, backend, fields = last_event(case.delegation)
+    case.note(kind, one, backend=backend, **fields)
     case.tell(
         one,
         event,

@@ -9,6 +9,10 @@ A subscriber is at one place of the journal (`cursor`). Replay reads pages until
 the end of the journal in an instant in which nothing else can run; from then on every event that
 is committed is written at once. So nothing is missed and nothing comes twice. Events never wait
 for a reader: one whose backlog grows too long gets a last event that says so.
+
+A subscriber to one delegation is at one place of its text too (`text_at`), and is sent what is
+kept from there on: also what was written before it came. Its last event is the end of the
+delegation or its question, even where that lies in the past.
 """
 
 from collections.abc import Callable
@@ -19,10 +23,16 @@ import structlog
 
 from fallbackd.api import shapes
 from fallbackd.api.host import Caller
-from fallbackd.core.changes import Journaled
+from fallbackd.core.changes import Journaled, Note
+from fallbackd.core.ids import AttemptId, DelegationId
+from fallbackd.core.records import Delegation
+from fallbackd.core.views import last_event
 from fallbackd.engine.live import Progress
+from fallbackd.engine.telling import pieces
 from fallbackd.fronts.rpc.errors import RpcError
+from fallbackd_client.progress import LAST
 from fallbackd_client.wire import codes
+from fallbackd_client.wire.methods.events import EventsSubscribeParams, TextPlace
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine
@@ -49,28 +59,45 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Subscription:
-    __slots__ = ("cursor", "head", "id", "is_live", "kinds", "owner", "session")
+    __slots__ = (
+        "cursor",
+        "delegation",
+        "has_ended",
+        "head",
+        "id",
+        "is_live",
+        "kinds",
+        "owner",
+        "session",
+        "text_at",
+    )
 
     def __init__(
         self,
         name: str,
         owner: Caller,
         *,
-        kinds: frozenset[str] | None,
-        session: str | None,
+        wanted: EventsSubscribeParams,
         cursor: int,
     ) -> None:
         self.id = name
         self.owner = owner
-        self.kinds = kinds
-        self.session = session
+        self.kinds = None if wanted.kinds is None else frozenset(wanted.kinds)
+        self.session = wanted.session
+        self.delegation = wanted.delegation
+        self.text_at = wanted.text_since or TextPlace(attempt="", offset=0)
+        """Up to where it has the text of its delegation."""
+        self.has_ended = False
+        """It was sent the last event of its delegation."""
         self.cursor = cursor
         self.is_live = False
         self.head = (
             b'{"jsonrpc":"2.0","method":"event","params":{"subscription":' + _encode(name) + b","
         )
 
-    def wants(self, kind: str, session: str | None) -> bool:
+    def wants(self, kind: str, session: str | None, delegation: str | None) -> bool:
+        if self.delegation is not None and self.delegation != delegation:
+            return False
         if self.kinds is None:
             if kind in PROGRESS_KINDS:
                 return False
@@ -97,14 +124,7 @@ class Subscriptions:
     def close(self) -> None:
         self._stop()
 
-    def open(
-        self,
-        owner: Caller,
-        *,
-        kinds: frozenset[str] | None,
-        session: str | None,
-        since: int | None,
-    ) -> tuple[str, int, str | None]:
+    def open(self, owner: Caller, wanted: EventsSubscribeParams) -> tuple[str, int, str | None]:
         """
         Begin a subscription.
 
@@ -124,17 +144,16 @@ class Subscriptions:
                 " most. End one with `events.unsubscribe`, or ask for several kinds in one.",
                 kind="too_many_subscriptions",
             )
-        last_seq = self._engine.store.last_seq
+        last_seq, since = self._engine.store.last_seq, wanted.since
         one = Subscription(
             f"s{self._next}",
             owner,
-            kinds=kinds,
-            session=session,
+            wanted=wanted,
             cursor=last_seq if since is None else min(since, last_seq),
         )
         self._next += 1
         mine[one.id] = one
-        if since is None or one.cursor == last_seq:
+        if one.delegation is None and one.cursor == last_seq:
             self._go_live(one)
         else:
             owner.start_soon(lambda: self._replay(one))
@@ -157,15 +176,24 @@ class Subscriptions:
         self._live[one.id] = one
 
     async def _replay(self, one: Subscription) -> None:
+        followed = None
+        if one.delegation is not None:
+            followed = await self._engine.store.delegation(DelegationId(one.delegation))
+            if followed is None:
+                self._drop(one, f"There is no delegation {one.delegation!r}.")
         while one.owner.is_open and one.id in self._by_owner.get(one.owner, {}):
+            self._send_text(one)
             end = self._engine.store.last_seq
             if one.cursor >= end:
                 self._go_live(one)
+                if followed is not None and not one.has_ended:
+                    self._send_last(one, followed)
                 return
             page = await self._engine.store.journal(after_seq=one.cursor, limit=PAGE)
             for each in page:
-                if one.wants(each.note.kind, each.note.session):
+                if one.wants(each.note.kind, each.note.session, each.note.delegation):
                     one.send(_encode(shapes.event(each)))
+                    one.has_ended = one.has_ended or each.note.kind in LAST
                 one.cursor = each.seq
             if not page:
                 one.cursor = end  # what is left was pruned
@@ -181,30 +209,85 @@ class Subscriptions:
                     if seq <= one.cursor:
                         continue
                     one.cursor = seq
-                    if one.wants(note.kind, note.session):
+                    if one.wants(note.kind, note.session, note.delegation):
+                        self._send_text(one)
                         body = body or _encode(shapes.event(what))
                         self._push(one, body)
             case Progress():
                 for one in tuple(self._live.values()):
-                    if not one.wants(what.kind, what.session):
+                    if one.delegation == what.delegation:
+                        self._send_text(one, up_to_bytes=PROGRESS_BACKLOG_BYTES)
+                        if what.kind == "attempt.text" and not _is_at(one, what):
+                            continue
+                    if not one.wants(what.kind, what.session, what.delegation):
                         continue
                     if one.owner.backlog_bytes <= PROGRESS_BACKLOG_BYTES:
                         body = body or _encode(_progress(what))
                         one.send(body)
 
+    def _send_text(self, one: Subscription, *, up_to_bytes: int | None = None) -> None:
+        """
+        Send what is kept of the text of its delegation from its place on.
+
+        Args:
+            up_to_bytes: Stop where more than this is unsent; what is left follows with the next
+                event.
+        """
+        if one.delegation is None or not one.wants("attempt.text", one.session, one.delegation):
+            return
+        texts = self._engine.texts.of(one.delegation)
+        known = [each.attempt for each in texts]
+        if one.text_at.attempt in known:
+            texts = texts[known.index(AttemptId(one.text_at.attempt)) :]
+        for text in texts:
+            offset = one.text_at.offset if text.attempt == one.text_at.attempt else 0
+            if text.anew and offset > text.chars:
+                offset = 0  # what was sent is of the run before it
+            for piece in pieces(text.since(offset)):
+                if up_to_bytes is not None and one.owner.backlog_bytes > up_to_bytes:
+                    return
+                one.send(_encode(_progress(text.said(piece, offset))))
+                offset += len(piece)
+                one.text_at = TextPlace(attempt=text.attempt, offset=offset)
+
+    def _send_last(self, one: Subscription, followed: Delegation) -> None:
+        """Send the event after which nothing happens, where it lies before the subscription."""
+        asked = followed.question
+        if asked is None and not followed.is_ended:
+            return
+        kind, backend, fields = last_event(followed)
+        at = followed.ended_at if asked is None else asked.opened_at
+        note = Note(
+            kind=kind,
+            at=self._engine.clock.now() if at is None else at,
+            delegation=followed.delegation,
+            session=followed.session,
+            backend=backend,
+            fields=fields,
+        )
+        if one.wants(kind, note.session, note.delegation):
+            one.send(_encode(shapes.noted(note)))
+
     def _push(self, one: Subscription, body: bytes) -> None:
         if one.owner.backlog_bytes <= self._max_backlog_bytes:
             one.send(body)
             return
-        last: dict[str, Any] = {
-            "at": self._engine.clock.now(),
-            "kind": DROPPED_KIND,
-            "text": "This subscription ended because its events were not read."
-            f" Subscribe again with `since`: {one.cursor - 1}.",
-        }
         _log.warning("subscription.dropped", connection=one.owner.number, subscription=one.id)
-        one.send(_encode(last))
+        self._drop(
+            one,
+            "This subscription ended because its events were not read."
+            f" Subscribe again with `since`: {one.cursor - 1}.",
+        )
+
+    def _drop(self, one: Subscription, why: str) -> None:
+        one.send(_encode({"at": self._engine.clock.now(), "kind": DROPPED_KIND, "text": why}))
         self.end(one.owner, one.id)
+
+
+def _is_at(one: Subscription, what: Progress) -> bool:
+    """Whether a piece follows what the subscriber has. It is not kept: it is sent as it came."""
+    has = one.text_at.offset if one.text_at.attempt == what.attempt else 0
+    return what.offset >= has
 
 
 def _progress(one: Progress) -> dict[str, Any]:
