@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fallbackd.backends import KINDS
 from fallbackd.backends.lines import MAX_LINE_BYTES, Excerpt, LineBuffer
 from fallbackd.backends.spec import Options
-from fallbackd.core.protocol import Chunk, ProcessExit, Reply
+from fallbackd.core.protocol import AgentText, Chunk, Observation, ProcessExit, Reply
 
 
 @given(text=st.text(max_size=200), seed=st.integers())
@@ -53,3 +53,32 @@ def test_colours_around_events_do_not_hide_them() -> None:
     parser.feed(Chunk("stdout", b"\x1b[32m" + event + b"\x1b[0m\r\n", 0.0))
     parser.feed(Chunk("stdout", b'{"type":"turn.completed"}', 0.0))
     assert parser.finish(ProcessExit(code=0)) == Reply(text="hi")
+
+
+@given(
+    words=st.lists(st.text("ab c", min_size=1, max_size=5), min_size=1, max_size=8),
+    stops=st.lists(st.integers(0, 8), max_size=3),
+)
+def test_a_message_that_is_written_again_after_each_break_is_passed_on_once(
+    words: list[str], stops: list[int]
+) -> None:
+    parser = KINDS["claude"].parser(Options())
+    told: list[Observation] = []
+    for stop in (*stops, len(words)):
+        parser.begins()
+        for word in words[:stop]:
+            told += parser.writes(word)
+    whole = "".join(words)
+    told += parser.says(whole)
+    text = "".join(one.text for one in told if isinstance(one, AgentText))
+    assert text.rstrip() == whole.rstrip()
+    assert not whole.strip() or text.endswith("\n")
+
+
+def test_a_message_whose_second_try_says_something_else_is_passed_on_whole() -> None:
+    parser = KINDS["claude"].parser(Options())
+    told = [*parser.writes("It is "), *parser.writes("seven")]
+    parser.begins()
+    told += [*parser.writes("It is "), *parser.writes("eight"), *parser.says("It is eight.")]
+    text = "".join(one.text for one in told if isinstance(one, AgentText))
+    assert text == "It is seven\nIt is eight.\n"

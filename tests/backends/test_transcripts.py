@@ -16,6 +16,7 @@ from fallbackd.classify.classifier import classify
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import (
     AgentStep,
+    AgentText,
     Chunk,
     GivenUp,
     Observation,
@@ -200,6 +201,35 @@ def test_gemini_whose_stream_broke_answers_without_the_repeated_part() -> None:
     _, outcome = replay("gemini", run, whole_lines(run))
     assert isinstance(outcome, Reply)
     assert outcome.text == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("pieces (2.1.332)", [ANSWER]),
+        ("pieces and a tool (2.1.332)", [ANSWER, ANSWER]),
+        ("pieces, cut, written again (2.1.332)", [ANSWER]),
+        ("pieces, overloaded, whole at last (2.1.332)", [ANSWER]),
+        ("pieces, cut, whole at last", [ANSWER]),
+        ("ok", [ANSWER]),
+    ],
+)
+def test_the_words_of_claude_come_as_they_are_written_and_each_of_them_once(
+    name: str, told: list[str]
+) -> None:
+    run = by_name("claude", name)
+    seen, _ = replay("claude", run, whole_lines(run))
+    pieces = [one.text for one in seen if isinstance(one, AgentText)]
+    assert "".join(pieces).splitlines() == told
+    assert pieces[0] == ("PONG-OK" if name != "ok" else f"{ANSWER}\n")
+
+
+def test_a_message_of_claude_that_failed_before_its_first_word_is_no_answer() -> None:
+    run = by_name("claude", "pieces (2.1.332)")
+    begun = [one for one in whole_lines(run) if b"content_block_delta" not in one.data][:4]
+    assert b"content_block_start" in begun[-1].data
+    seen, _ = replay("claude", run, begun)
+    assert not any(isinstance(one, ProviderAnswered) for one in seen)
 
 
 def mute_before(run: dict[str, Any], line: int, seconds: float) -> list[Chunk]:

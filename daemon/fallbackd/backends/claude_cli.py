@@ -7,6 +7,7 @@ Anthropic's `claude -p --output-format stream-json --verbose`.
 | `system` `api_retry` | it tries again: status, word and wait are fields |
 | `rate_limit_event` with `rejected` | a window of the plan is spent, where the event names one |
 | `system` `model_refusal_no_fallback` | the model refused, and no other one is asked |
+| `stream_event` with a `content_block_delta` | a piece of an answer |
 | `assistant` | the provider answered, unless its model is `<synthetic>` |
 | `result` | the end; `is_error` decides, `subtype` says "success" of failures too |
 
@@ -70,7 +71,7 @@ _PERMISSION_MODE = {"read": "plan", "workspace": "acceptEdits", "full": "bypassP
 
 def start(work: Work, options: Options) -> Call:
     argv = ["claude", "-p", "--output-format", "stream-json", "--verbose"]
-    argv += ["--input-format", "stream-json"]
+    argv += ["--include-partial-messages", "--input-format", "stream-json"]
     argv += ["--permission-mode", _PERMISSION_MODE[work.permissions]]
     model = model_of(work, options)
     if model:
@@ -178,11 +179,25 @@ class ClaudeParser(CliParser):
                 ]
                 return ended or [Output()]
             case "stream_event":
-                return [self.answers()]
+                return self._read_piece(event)
             case "result":
                 return self._read_result(event)
             case _:
                 return [Output()]
+
+    def _read_piece(self, event: dict[str, Any]) -> list[Observation]:
+        """A message may begin and fail before its first word: only a piece of it is an answer."""
+        piece = fields(event.get("event"))
+        is_own = event.get("parent_tool_use_id") is None  # else a subagent writes it
+        if piece.get("type") == "message_start" and is_own:
+            self.begins()
+        if piece.get("type") != "content_block_delta":
+            return [Output()]
+        delta = fields(piece.get("delta"))
+        if delta.get("type") == "thinking_delta":
+            return [self.answers(), Phase("thinking")]
+        text = words(delta.get("text"))
+        return [self.answers(), *(self.writes(text) if text and is_own else [])]
 
     def _read_retry(self, event: dict[str, Any]) -> Observation:
         status, delay = event.get("error_status"), event.get("retry_delay_ms")

@@ -143,6 +143,10 @@ class CliParser:
         self._heard_at: float | None = None
         self._whole: list[str] = []
         self._buffers: dict[str, LineBuffer] = {}
+        self._draft = ""
+        """What was passed on of the message that is being written."""
+        self._repeated = ""
+        """The end of it that a new try of that message has not come to yet."""
 
     # --- for a vendor to say ----------------------------------------------------------------
 
@@ -207,9 +211,36 @@ class CliParser:
             text=text, usage=self.usage, warnings=warnings, may_be_notice=not self.answered
         )
 
+    def begins(self) -> None:
+        """Note that the program writes the message anew that it has not finished, if any."""
+        self._repeated = self._draft
+
+    def writes(self, piece: str) -> list[Observation]:
+        """
+        A piece of a message, as the model writes it.
+
+        A program that asks again after a failure in mid-sentence repeats what it has written: of
+        that only what is new is passed on, and all of it where the words differ.
+        """
+        known, self._repeated = self._repeated, ""
+        if known.startswith(piece):
+            self._repeated = known[len(piece) :]
+            return []
+        if piece.startswith(known):
+            piece = piece[len(known) :]
+            self._draft += piece
+            return [AgentText(piece)]
+        self._draft = self._draft[: len(self._draft) - len(known)] + piece
+        return [AgentText(f"\n{self._draft}")]
+
     def says(self, text: str) -> list[Observation]:
-        """A whole message of the agent."""
-        return [AgentText(f"{text.rstrip()}\n")] if text.strip() else []
+        """A whole message of the agent, of which pieces may have been written before."""
+        if not text.strip():
+            return []
+        self.begins()
+        told = [*self.writes(text.rstrip()), AgentText("\n")]
+        self._draft = self._repeated = ""
+        return [AgentText("".join(one.text for one in told if isinstance(one, AgentText)))]
 
     def retries(self, evidence: Evidence, wait_s: float | None = None) -> Retrying:
         self.retrying = msgspec.structs.replace(evidence, answered=self.answered)
