@@ -157,8 +157,8 @@ class UsualCalls:
         work = client.wait(work.delegation)
         ```
 
-        Events begin now; with the kind `attempt.text` its text begins at its first word, and continues
-        without a gap after a lost connection or a restart of the daemon. The last event is
+        Events begin now; with the kind `attempt.text` its text begins at its first word, and
+        continues without a gap after a lost connection or a restart. The last event is
         `delegation.ended` or `question.opened`, also where that lies in the past.
         """
         self.call("delegation.get", {"delegation": delegation})  # refuses an unknown one
