@@ -123,7 +123,7 @@ async def test_a_backend_that_is_taken_out_finishes_what_it_does(tmp_path: Path)
         assert unknown.value.code == -32001
 
 
-BAD_FILES = (b"this = = no toml", b"[defaults\n", b"\xff\xfe", b"a = 1\na = 2\n")
+BAD_FILES = (b"", b"\n", b"this = = no toml", b"[defaults\n", b"\xff\xfe", b"a = 1\na = 2\n")
 
 
 async def test_a_bad_file_keeps_the_last_good_one_and_is_said(tmp_path: Path) -> None:
@@ -193,6 +193,20 @@ async def test_a_file_that_is_deleted_leaves_the_built_in_configuration(tmp_path
         assert "echo" not in health
         daemon.config_path.write_text(SETTLES.format(1.5))
         await until_it_settles_in(daemon, 1.5)
+
+
+async def test_an_empty_file_is_taken_for_one_that_is_being_written(tmp_path: Path) -> None:
+    good = SETTLES.format(3.0) + tables(tmp_path)
+    async with running(tmp_path, good) as daemon:
+        daemon.config_path.write_text("")
+        with pytest.raises(RpcError) as refused:
+            await daemon.client.call("config.reload")
+        assert "is empty" in str(refused.value.data)
+        assert await settle_s(daemon) == 3.0
+        daemon.config_path.write_text(good)
+        await errors_are(daemon, 0)
+        daemon.config_path.write_text("# nothing of our own\n")
+        await until_it_settles_in(daemon, 5.0)
 
 
 async def test_a_named_file_that_is_missing_is_said_until_it_is_there(tmp_path: Path) -> None:

@@ -89,6 +89,26 @@ async def test_a_file_that_says_nothing_usable_is_said_and_changes_nothing(tmp_p
         assert (await daemon.client.call("daemon.ping"))["pid"] == daemon.pid
 
 
+@pytest.mark.parametrize("damaged", ["", '{"codex": {"mark', "[]"])
+async def test_a_file_that_is_being_written_withdraws_no_mark(tmp_path: Path, damaged: str) -> None:
+    place = tmp_path / NAME
+    whole = json.dumps({"codex": {"marked_at": time.time(), "reason": "r"}})
+    place.write_text(whole)
+    async with running(tmp_path, f'import = ["{place}"]\n' + TWO) as daemon:
+        place.write_text(damaged)
+        config = daemon.config_path.read_text()
+        daemon.config_path.write_text(config + "# read again\n")
+        await daemon.client.call("config.reload")
+        codex = (await health(daemon, action="get", target="codex"))["health"]["codex"]
+        assert codex["state"] == "broken"
+        place.write_text("{}")
+        with anyio.fail_after(HANG_S):
+            while (await health(daemon, action="get", target="codex"))["health"]["codex"][
+                "state"
+            ] == "broken":
+                await anyio.sleep(0.02)
+
+
 async def test_the_export_follows_every_change_and_is_private(tmp_path: Path) -> None:
     place = tmp_path / "hermes" / "voice.json"
     config = f'export_voice_health = "{place}"\n' + TWO + OTHERS_OFF

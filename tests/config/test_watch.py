@@ -23,10 +23,17 @@ class Changes:
         self._path = path
         self._told = anyio.Event()
         self.seen: list[str | None] = []
+        self._digest = load_file(str(path)).digest
         self.fail_next = False
 
+    def read(self) -> str:
+        """The digest of what was read last."""
+        return self._digest
+
     async def __call__(self) -> None:
-        self.seen.append(read_content(str(self._path)).text)
+        found = read_content(str(self._path))
+        self._digest = found.digest
+        self.seen.append(found.text)
         self._told.set()
         if self.fail_next:
             self.fail_next = False
@@ -45,11 +52,10 @@ class Changes:
 @asynccontextmanager
 async def watching(path: Path) -> AsyncIterator[Changes]:
     changes = Changes(path)
-    digest = load_file(str(path)).digest
     async with anyio.create_task_group() as group:
 
         async def run() -> None:
-            await watch(str(path), changes, seen=digest)
+            await watch(str(path), changes, seen=changes.read)
 
         group.start_soon(run)
         yield changes
@@ -172,13 +178,12 @@ async def test_a_directory_symlink_on_the_way_that_is_swapped_is_noticed(tmp_pat
 async def test_a_change_between_reading_and_watching_is_not_lost(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("0")
-    digest = load_file(str(path)).digest
-    path.write_text("1")
     changes = Changes(path)
+    path.write_text("1")
     async with anyio.create_task_group() as group:
 
         async def run() -> None:
-            await watch(str(path), changes, seen=digest)
+            await watch(str(path), changes, seen=changes.read)
 
         group.start_soon(run)
         await changes.last("1")

@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Literal
 
+import anyio
 import anyio.to_thread
 import structlog
 from msgspec import structs
@@ -12,7 +14,7 @@ from fallbackd.api.host import Checked, ConfigState
 from fallbackd.app.places import Places
 from fallbackd.config.fallback_file import NEWER, OLDER, read_fallbacks
 from fallbackd.config.fields import Problem
-from fallbackd.config.files import load_file, read_content
+from fallbackd.config.files import WRITING_S, load_file, read_content
 from fallbackd.config.load import Loaded, load
 from fallbackd.config.show import as_dict
 from fallbackd.engine.environment import Settings
@@ -73,8 +75,18 @@ class Configuration:
             )
         return self._shown
 
-    def _read(self, path: str) -> Loaded:
-        return load_file(path, os.environ, is_named=self._is_named)
+    def _read(self, path: str, *, was_filled: bool = False) -> Loaded:
+        return load_file(path, os.environ, is_named=self._is_named, was_filled=was_filled)
+
+    async def _read_again(self) -> Loaded:
+        """The file as it is now. One without content is given the time to be written."""
+        was_filled = bool(self.loaded.raw)
+        read = partial(self._read, self.path, was_filled=was_filled)
+        found = await anyio.to_thread.run_sync(read)
+        if was_filled and not found.raw:
+            await anyio.sleep(WRITING_S)
+            found = await anyio.to_thread.run_sync(read)
+        return found
 
     async def reload(self, take: Take, tell: TellChange) -> bool:
         """
@@ -88,7 +100,7 @@ class Configuration:
             Whether another configuration is in force now.
         """
         async with self._lock:
-            found = await anyio.to_thread.run_sync(self._read, self.path)
+            found = await self._read_again()
             if found.digest == self._on_disk.digest:
                 return False
             self._on_disk = found

@@ -338,7 +338,7 @@ class Daemon:
         async def changed() -> None:
             await self.reload_config()
 
-        await watch(self._places.config, changed, seen=configuration.digest)
+        await watch(self._places.config, changed, seen=lambda: configuration.digest)
 
     async def _tick(self, engine: Engine, watchdog: Watchdog) -> None:
         def ticked() -> None:

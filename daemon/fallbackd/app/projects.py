@@ -12,6 +12,7 @@ from fallbackd.app.opencode_log import OpencodeLog, log_path
 from fallbackd.classify.rules import Rule
 from fallbackd.config.fallback_file import NEWER, OLDER
 from fallbackd.config.fields import Problem
+from fallbackd.config.files import WRITING_S
 from fallbackd.config.load import Loaded
 from fallbackd.config.project_files import OWN, FoundFiles, look, stamp_of
 from fallbackd.engine.api import Engine
@@ -61,6 +62,8 @@ class Projects:
             await anyio.sleep(LOOK_S)
             async with self._lock:
                 changed = await anyio.to_thread.run_sync(self._changed, tuple(self._found))
+                if changed:  # a file that is being written is empty, or not there, for an instant
+                    await anyio.sleep(WRITING_S)
                 for directory in changed:
                     await self._read(directory)
                 if changed:

@@ -83,6 +83,8 @@ class VoiceImport:
             found = read_voice(text, path=path, now=now)
             for problem in found.warnings:
                 log.warning("import.questioned", path=problem.path, message=problem.message)
+            if not found.is_valid:
+                return  # marks are withdrawn by an entry that is missing, not by a damaged file
             known = set(read_voice(before, path=path, now=now).marks)
             taken = await self._apply(found, known)
             hit("import.taken")

@@ -15,6 +15,12 @@ from fallbackd.config.importing import Imported
 from fallbackd.config.load import Loaded, load, unusable
 
 MAX_BYTES = 1024 * 1024
+WRITING_S = 0.25
+"""For a program that writes a file in its place: until then it is found empty, or not at all."""
+BLANK = (
+    "is empty, as a file is that is being written; the last good configuration stays in force. To"
+    " return to the built-in configuration, delete the file"
+)
 
 
 class Content(Struct, frozen=True, kw_only=True):
@@ -66,7 +72,11 @@ def _words(error: Exception) -> str:
 
 
 def load_file(
-    path: str, environ: Mapping[str, str] = MappingProxyType({}), *, is_named: bool = False
+    path: str,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    *,
+    is_named: bool = False,
+    was_filled: bool = False,
 ) -> Loaded:
     """
     What is in force by the file at `path`; without a file, what is built in.
@@ -74,10 +84,14 @@ def load_file(
     Args:
         environ: Where variables are that the file imports.
         is_named: The user has named the file, so that a missing one is worth a warning.
+        was_filled: A file with settings is in force: one that is empty now is an error.
     """
     content = read_content(path)
-    if content.problem is not None:
-        found = unusable(path, content.problem, environ)
+    why = content.problem
+    if was_filled and content.text is not None and not content.text.strip():
+        why = BLANK
+    if why is not None:
+        found = unusable(path, why, environ)
         return msgspec.structs.replace(found, digest=content.digest)
     digests = [content.digest]
 

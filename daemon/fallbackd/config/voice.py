@@ -38,6 +38,8 @@ class VoiceHealth(Struct, frozen=True, kw_only=True):
     ours: frozenset[str] = frozenset()
     """Backends whose entry we have written."""
     warnings: tuple[Problem, ...] = ()
+    is_valid: bool = True
+    """False: nothing can be read, as while another program writes the file."""
 
 
 def read_voice(text: str, *, path: str, now: float) -> VoiceHealth:
@@ -47,13 +49,15 @@ def read_voice(text: str, *, path: str, now: float) -> VoiceHealth:
     Entries that we have written ourselves are skipped: they are no news.
     """
     try:
-        raw = json.loads(text) if text.strip() else {}
+        raw = json.loads(text) if text.strip() else None
     except (ValueError, RecursionError) as error:
-        return VoiceHealth(warnings=(problem(path, f"is not valid JSON: {error}"),))
+        why = problem(path, f"is not valid JSON: {error}")
+        return VoiceHealth(warnings=(why,), is_valid=False)
+    if raw is None:
+        return VoiceHealth(is_valid=False)
     if not isinstance(raw, Mapping):
-        return VoiceHealth(
-            warnings=(problem(path, f"holds {show(raw)}, not a table of backends."),)
-        )
+        why = problem(path, f"holds {show(raw)}, not a table of backends.")
+        return VoiceHealth(warnings=(why,), is_valid=False)
     marks: list[VoiceMark] = []
     ours: set[str] = set()
     warnings: list[Problem] = []

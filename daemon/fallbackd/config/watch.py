@@ -27,20 +27,20 @@ _MAX_LINKS = 40  # as the kernel
 
 _log = structlog.get_logger(__name__)
 
+OnChange = Callable[[], Awaitable[None]]
 WatchedPlaces = dict[str, tuple[int, int]]
 """Directory → its device and inode: a directory that was replaced is another one."""
 
 
-async def watch(
-    path: str, on_change: Callable[[], Awaitable[None]], *, seen: str | None = None
-) -> None:
+async def watch(path: str, on_change: OnChange, *, seen: Callable[[], str] | None = None) -> None:
     """
     Call `on_change` after each change of the file at `path`, until cancelled.
 
     The file and its directory need not exist yet, may vanish and come back.
 
     Args:
-        seen: `Loaded.digest` of what the caller has in force; None: what lies there at the start.
+        seen: `Loaded.digest` of what the caller has read last, by itself too; None: what lay there
+            at the last look.
     """
     stop = threading.Event()
     async with anyio.create_task_group() as watching:
@@ -58,14 +58,14 @@ async def _set_when_cancelled(stop: threading.Event) -> None:
 
 
 async def _follow(
-    path: str, on_change: Callable[[], Awaitable[None]], seen: str | None, stop: threading.Event
+    path: str, on_change: OnChange, seen: Callable[[], str] | None, stop: threading.Event
 ) -> None:
     # Here, because it takes a tenth of the time that the daemon has to get ready.
     from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 
     limiter = anyio.CapacityLimiter(1)
-    if seen is None:
-        seen = (await anyio.to_thread.run_sync(read_content, path)).digest
+    last = (await anyio.to_thread.run_sync(read_content, path)).digest if seen is None else ""
+    seen = seen or (lambda: last)
     is_said = False
     while True:
         places = await anyio.to_thread.run_sync(_places, path)
@@ -77,12 +77,12 @@ async def _follow(
                 _log.warning("config.watch_failed", path=path, error=str(error))
                 is_said = True
             await anyio.sleep(_RETRY_S)
-            seen = await _compare(path, on_change, seen)
+            last = await _compare(path, on_change, seen())
             continue
         with notify:
             # Compared after the watch is in place: no change falls in between.
             while True:
-                seen = await _compare(path, on_change, seen)
+                last = await _compare(path, on_change, seen())
                 if await anyio.to_thread.run_sync(_places, path) != places:
                     break
                 outcome = await anyio.to_thread.run_sync(
@@ -92,9 +92,10 @@ async def _follow(
                     return
 
 
-async def _compare(path: str, on_change: Callable[[], Awaitable[None]], seen: str) -> str:
+async def _compare(path: str, on_change: OnChange, seen: str) -> str:
     digest = (await anyio.to_thread.run_sync(read_content, path)).digest
-    if digest != seen:
+    # Behind it stand those of the files that it imports.
+    if digest != seen and not seen.startswith(f"{digest}-"):
         try:
             await on_change()
         except Exception:
