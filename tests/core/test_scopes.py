@@ -27,7 +27,7 @@ def test_a_candidate_touches_backend_model_credential_quota_and_provider() -> No
         "quota:plan",
         "provider:api.example",
     )
-    assert scopes_of(backend(), None, None) == ("backend:svc",)
+    assert scopes_of(backend(), None, None) == ("backend:svc", "model:svc/default")
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,24 @@ def test_a_throttle_is_about_the_credential_with_the_model(
 
 def test_a_usage_limit_without_a_quota_group_is_about_the_credential() -> None:
     assert failed_scope(fail(Reason.USAGE_LIMIT), backend(), "m", "k1") == "credential:svc/k1"
+
+
+@pytest.mark.parametrize("reason", [Reason.RATE_LIMIT, Reason.USAGE_LIMIT, Reason.BILLING])
+@pytest.mark.parametrize(
+    ("named", "rich", "agent", "bare"),
+    [
+        ("model", "credential:api.example/k1+model:m", "model:svc/opus", "model:svc/default"),
+        ("credential", "credential:api.example/k1", "backend:svc", "backend:svc"),
+    ],
+)
+def test_a_limit_closes_what_it_names(
+    reason: Reason, named: str, rich: str, agent: str, bare: str
+) -> None:
+    limit = fail(reason, scope=named)
+    assert failed_scope(limit, RICH, "m", "k1") == rich
+    assert failed_scope(limit, backend(), "opus", None) == agent
+    assert failed_scope(limit, backend(), None, None) == bare
+    assert bare in scopes_of(backend(), None, None)
 
 
 def test_a_scope_that_a_failure_names_wins() -> None:

@@ -34,7 +34,10 @@ class Failure(Struct, frozen=True, kw_only=True):
     detail: str | None = None
     """A narrower word for the same reason, such as `revoked` or `version`."""
     scope: str | None = None
-    """What the failure is about, such as `backend:codex`; null: decided by the reason."""
+    """
+    What the failure is about, such as `backend:codex`; `model` or `credential` where a limit names
+    one and is not marked yet; null: decided by the reason.
+    """
     retryable: bool = False
     """The same request to the same backend may succeed within about 15 minutes."""
     retry_same: bool = False

@@ -21,6 +21,7 @@ from msgspec import structs
 from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_THROTTLES
 from fallbackd.classify.error_json import Said, is_json, is_page, read_body, read_lines
 from fallbackd.classify.exit_status import exit_alone, is_limit_exit, is_plain_end, special_exit
+from fallbackd.classify.limit_scopes import named_scope
 from fallbackd.classify.lines import Hit, first_fit, text_hit
 from fallbackd.classify.model import Model
 from fallbackd.classify.other_programs import is_side_call
@@ -30,7 +31,7 @@ from fallbackd.classify.stack_frames import has_frames
 from fallbackd.classify.version_trouble import RULE as VERSION
 from fallbackd.classify.version_trouble import version_trouble
 from fallbackd.classify.weighing import weighed
-from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.failures import Failure, LimitScope, Reason, make_failure
 from fallbackd.core.protocol import Evidence
 from fallbackd_conversations.redact import excerpt, strip_escapes
 
@@ -241,7 +242,7 @@ def _failure(
         now=now,
         max_wait_s=None if max_wait_s is None else max_wait_s(reason),
         detail=rule.detail,
-        scope=rule.scope,
+        scope=rule.scope or _named_scope(reason, hit, evidence, said),
         reset_s=reset_s,
         at_least_s=(
             seconds_until_midnight(rule.until_midnight_in, now=now)
@@ -256,6 +257,20 @@ def _failure(
         hop=rule.hop,
         retry=rule.retry,
     )
+
+
+def _named_scope(
+    reason: Reason, hit: Hit, evidence: Evidence, said: tuple[Said, ...]
+) -> LimitScope | None:
+    if reason not in _LIMITS:
+        return None
+    stated = () if hit.said is None else hit.said.lines
+    values = () if hit.said is None or hit.said.value is None else (hit.said.value,)
+    texts = (*_texts(hit, evidence, said), *stated)
+    return named_scope(texts, headers=evidence.headers, bodies=values)
+
+
+_LIMITS = (Reason.RATE_LIMIT, Reason.USAGE_LIMIT, Reason.BILLING)
 
 
 def _limit_by_time(hit: Hit, evidence: Evidence, said: tuple[Said, ...], reset_s: float) -> Reason:
@@ -284,11 +299,7 @@ def _shown(evidence: Evidence) -> str:
 def _reset(
     hit: Hit, evidence: Evidence, said: tuple[Said, ...], *, now: float, timezone: str | None
 ) -> float | None:
-    texts = [hit.text]
-    if hit.confidence == "text":
-        texts.append(_around(evidence.text, hit.text))
-    elif evidence.stream in ("http", "exception", "jsonl"):
-        texts.extend(s.text for s in said)
+    texts = _texts(hit, evidence, said)
     read = partial(
         seconds_until_reset,
         headers=evidence.headers,
@@ -304,6 +315,16 @@ def _reset(
 
 
 _SHORT_CHARS = 1_500
+
+
+def _texts(hit: Hit, evidence: Evidence, said: tuple[Said, ...]) -> list[str]:
+    """What belongs to the statement that was found."""
+    texts = [hit.text]
+    if hit.confidence == "text":
+        texts.append(_around(evidence.text, hit.text))
+    elif evidence.stream in ("http", "exception", "jsonl"):
+        texts.extend(s.text for s in said)
+    return texts
 
 
 def _around(text: str, line: str) -> str:

@@ -88,11 +88,11 @@ def names_spent_window(info: Mapping[str, Any]) -> bool:
     return (
         info.get("rateLimitType") is not None
         or info.get("resetsAt") is not None
-        or any(isinstance(one, Mapping) and _is_spent(one) is True for one in named)
+        or any(isinstance(one, Mapping) and is_spent(one) is True for one in named)
     )
 
 
-def _is_spent(window: Mapping[str, Any]) -> bool | None:
+def is_spent(window: Mapping[str, Any]) -> bool | None:
     """What a JSON object says of the window whose end it states; None: nothing."""
     match window.get("status"):
         case "rejected" | "exhausted":
@@ -115,7 +115,7 @@ def read_json(value: Any, *, now: float, timezone: str | None, depth: int = 0) -
             found += read_json(item, now=now, timezone=timezone, depth=depth + 1)
     if not isinstance(value, Mapping):
         return found
-    spent = _is_spent(value)
+    spent = is_spent(value)
     for key, item in value.items():
         name = str(key).lower()
         if name in _HEADER_KEYS and isinstance(item, Mapping):

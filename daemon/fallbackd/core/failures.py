@@ -9,6 +9,9 @@ from fallbackd.core.reasons import Reason as Reason
 Confidence = Literal["exit_code", "structured", "text"]
 """In this order of trust. `exit_code`: known from the exit status of the program alone."""
 
+LimitScope = Literal["model", "credential"]
+"""What a limit may name: one model of the login, or one key of its account."""
+
 DAEMON_LOST_DETAIL = "daemon_lost"
 """Of a `crash` that was the end of the daemon: what ran inside it is asked for again."""
 
@@ -30,7 +33,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=False):
     reason: Reason
     detail: str | None = None
     scope: str | None = None
-    """The scope that the failure names by itself; null: by the row of the reason."""
+    """The scope that it names by itself, or a `LimitScope`; null: by the row of the reason."""
     retryable: bool = False
     retry_same: bool = False
     rotate_credential: bool = False

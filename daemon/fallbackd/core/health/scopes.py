@@ -31,18 +31,13 @@ DEFAULT_MODEL = "default"
 """In the scope of a model whose name only the backend knows."""
 
 
-def model_scope(backend: Backend, model: str | None) -> ScopeId | None:
-    """None: without a name it is the backend itself, unless another model stands in for it."""
-    if model is None and backend.fallback_model is None:
-        return None
+def model_scope(backend: Backend, model: str | None) -> ScopeId:
     return ScopeId(f"model:{backend.id}/{DEFAULT_MODEL if model is None else model}")
 
 
 def scopes_of(backend: Backend, model: str | None, credential: str | None) -> tuple[ScopeId, ...]:
     """Every scope whose outage takes this candidate out, the backend's own first."""
-    found = [backend_scope(backend.id)]
-    if (on_model := model_scope(backend, model)) is not None:
-        found.append(on_model)
+    found = [backend_scope(backend.id), model_scope(backend, model)]
     if credential is not None:
         one = credential_scope(backend, credential)
         found.append(one)
@@ -58,9 +53,11 @@ def scopes_of(backend: Backend, model: str | None, credential: str | None) -> tu
 def failed_scope(
     failure: Failure, backend: Backend, model: str | None, credential: str | None
 ) -> ScopeId:
-    """The scope that a failure marks, by the row of its reason."""
+    """The scope that a failure marks: what it names, else by the row of its reason."""
     if failure.scope is not None and ":" in failure.scope:
         return ScopeId(failure.scope)
+    if (named := _NAMED.get(failure.scope or "")) is not None:
+        return named(backend, model, credential)
     marked = failure.reason.row.marked
     if marked == "credential_of_model" and not failure.rotate_credential:
         marked = "model"  # an aggregator's upstream is throttled: no key would do better
@@ -77,8 +74,21 @@ def _of_model(backend: Backend, model: str | None, credential: str | None) -> Sc
     return backend_scope(backend.id) if model is None else ScopeId(f"model:{backend.id}/{model}")
 
 
+def missing_model_scope(backend: Backend, model: str | None) -> ScopeId:
+    """Without a name it is the backend itself, unless another model stands in for it."""
+    if model is None and backend.fallback_model is None:
+        return backend_scope(backend.id)
+    return model_scope(backend, model)
+
+
 def _of_named_model(backend: Backend, model: str | None, credential: str | None) -> ScopeId:
-    return model_scope(backend, model) or backend_scope(backend.id)
+    return missing_model_scope(backend, model)
+
+
+def _of_limited_model(backend: Backend, model: str | None, credential: str | None) -> ScopeId:
+    if credential is None or model is None:
+        return model_scope(backend, model)
+    return _of_credential_of_model(backend, model, credential)
 
 
 def _of_credential(backend: Backend, model: str | None, credential: str | None) -> ScopeId:
@@ -112,6 +122,11 @@ _MARKED: Mapping[Marked, Callable[[Backend, str | None, str | None], ScopeId]] =
     "credential_of_model": _of_credential_of_model,
     "plan": _of_plan,
     "provider": _of_provider,
+}
+
+_NAMED: Mapping[str, Callable[[Backend, str | None, str | None], ScopeId]] = {
+    "model": _of_limited_model,
+    "credential": _of_credential,
 }
 
 

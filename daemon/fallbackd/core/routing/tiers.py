@@ -12,11 +12,10 @@ from msgspec import Struct, structs
 
 from fallbackd.core.health.record import Health, view
 from fallbackd.core.health.scopes import (
-    backend_scope,
     find_backend,
     is_missing_model,
+    missing_model_scope,
     model_of,
-    model_scope,
 )
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy
@@ -113,7 +112,7 @@ def _lacks_its_model(
     backend = find_backend(policy, entry.backend)
     if backend is None:
         return False
-    scope = model_scope(backend, model_of(entry, backend)) or backend_scope(backend.id)
+    scope = missing_model_scope(backend, model_of(entry, backend))
     record = health.get(scope)
     return is_missing_model(record) and view(record, now=now).state == "broken"
 
