@@ -151,3 +151,32 @@ async def test_figures_of_a_plan_are_shown_and_decide_nothing(tmp_path: Path) ->
         assert (await health(daemon, "claude"))["state"] != "rate_limited"
         shown = (await daemon.client.call("status"))["plans"]["claude"]["windows"]
         assert [one["used_percent"] for one in shown] == [100]
+
+
+async def test_a_limit_ends_when_the_same_login_is_answered_in_an_open_session(
+    tmp_path: Path,
+) -> None:
+    """A plan is changed or its windows are reset, long before the time that it stated."""
+    config = '[interactive]\nwatch = ["codex"]\n'
+    async with running(tmp_path, config) as daemon:
+        rollout = daemon.home / ".codex" / "sessions" / "2026" / "11" / "23" / "rollout-a.jsonl"
+        rollout.parent.mkdir(parents=True)
+        rollout.write_bytes(PERSON)
+        with anyio.fail_after(HANG_S):
+            while "interactive.following" not in daemon.log():
+                await anyio.sleep(0.05)
+            await daemon.client.call(
+                "report",
+                {
+                    "backend": "codex",
+                    "outcome": "failure",
+                    "evidence": {"text": "You've hit your usage limit. Try again in 5 days."},
+                },
+            )
+            assert (await health(daemon, "codex"))["state"] == "rate_limited"
+            whole = line("task_complete", at=now(), turn_id="t", last_agent_message="done")
+            with rollout.open("ab") as file:
+                file.write(whole + b"\n")
+            while (await health(daemon, "codex"))["state"] == "rate_limited":
+                await anyio.sleep(0.05)
+        assert (await health(daemon, "codex"))["unproven"] is True

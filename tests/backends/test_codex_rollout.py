@@ -98,3 +98,23 @@ def test_limits_of_one_model_say_nothing_of_the_plan() -> None:
 def test_what_is_not_understood_says_nothing(odd: bytes) -> None:
     seen = read(PERSON, [odd], NOW)
     assert (seen.windows, seen.failure) == ((), None)
+
+
+def free(percent: float = 2.0) -> dict[str, Any]:
+    windows = {"used_percent": percent, "window_minutes": 300, "resets_at": 1795461379}
+    return {"limit_id": "codex", "primary": windows, "secondary": None}
+
+
+def test_a_turn_that_ended_well_and_figures_below_the_limit_say_that_it_works() -> None:
+    whole = line("task_complete", turn_id="t", last_agent_message="done")
+    at = NOW + 0.162
+    assert read(PERSON, [whole], NOW).worked_at == pytest.approx(at)
+    assert read(PERSON, [line("token_count", rate_limits=free())], NOW).worked_at is not None
+    assert read(PERSON, [line("token_count", rate_limits=free(100.0))], NOW).worked_at is None
+    assert read(PERSON, [whole, FAILED], NOW).worked_at is None
+    assert read(PROGRAM, [whole], NOW).worked_at is None
+
+
+def test_the_model_of_a_turn_is_read() -> None:
+    event = {"timestamp": STAMP, "type": "turn_context", "payload": {"model": "gpt-5.3-codex"}}
+    assert read(PERSON, [json.dumps(event).encode(), FAILED], NOW).model == "gpt-5.3-codex"

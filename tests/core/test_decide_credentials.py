@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.playbook import Playbook, delegate, fail, failed, policy_of
 
-from fallbackd.core.events import CredentialSeen, HealthMarked, Reported
+from fallbackd.core.events import CredentialSeen, HealthMarked, LoginAnswered, Reported
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend
@@ -80,3 +80,51 @@ def test_what_a_person_said_stands() -> None:
 def test_a_look_at_what_is_no_longer_configured_changes_nothing() -> None:
     play = Playbook(POOL).when(seen("gone", reason=Reason.NOT_CONFIGURED))
     assert play.decision.changes == ()
+
+
+# --- a login that is answered outside of the daemon ----------------------------------------------
+
+PLANS = policy_of(Backend(id=A, kind="x", quota="plan"), "b", chains={"a": ["b"]})
+FIVE_DAYS_S = 5 * 86_400.0
+
+
+def limited() -> Playbook:
+    stated = fail(Reason.USAGE_LIMIT, wait_s=FIVE_DAYS_S)
+    return Playbook(PLANS).when(delegate("x", backend="a")).when(failed("x.1", stated))
+
+
+def answered(play: Playbook, *, ago_s: float = 0.0) -> Playbook:
+    return play.when(LoginAnswered(backends=(A,), at=play.wall - ago_s))
+
+
+def test_a_login_that_was_answered_since_is_tried_by_one_delegation() -> None:
+    play = limited()
+    assert play.seen("quota:plan").state == "rate_limited"
+    answered(play.at(3_000))
+    assert (play.seen("quota:plan").state, play.seen("quota:plan").unproven) == ("healthy", True)
+    play.when(delegate("y", backend="a"), delegate("z", backend="a"))
+    assert [play.delegation(one).attempts[0].backend for one in "yz"] == ["a", "b"]
+
+
+def test_an_answer_from_before_the_limit_says_nothing() -> None:
+    play = answered(limited().at(3_000), ago_s=3_001)
+    assert play.seen("quota:plan").state == "rate_limited"
+
+
+def test_figures_that_lag_behind_cost_one_trial_an_hour() -> None:
+    play = answered(limited().at(3_000)).when(delegate("y", backend="a"))
+    play.when(failed("y.1", fail(Reason.USAGE_LIMIT, at=play.wall, wait_s=FIVE_DAYS_S)))
+    answered(play.at(6_500))
+    assert play.seen("quota:plan").state == "rate_limited"
+    answered(play.at(6_700))
+    assert play.seen("quota:plan").unproven
+
+
+def test_an_answer_ends_neither_a_persons_mark_nor_what_is_no_limit() -> None:
+    play = limited().when(HealthMarked(target="quota:plan", reason="usage_limit", ttl_s=9e5))
+    answered(play.at(3_000))
+    assert play.seen("quota:plan").state == "rate_limited"
+    play = Playbook(PLANS).when(delegate("x", backend="a"))
+    play.when(failed("x.1", fail(Reason.AUTH)))
+    answered(play.at(300))
+    assert play.seen("backend:a").state == "broken"

@@ -432,19 +432,25 @@ def test_an_early_trial_of_our_window_is_due_a_minute_after_the_last_attempt() -
     assert early(again) == 135
 
 
-def test_early_trials_of_a_stated_time_come_later_and_later() -> None:
-    record = failed(None, fail(Reason.USAGE_LIMIT, wait_s=500_000), at=0)
+@pytest.mark.parametrize(
+    ("stated_s", "later"),
+    [(80_000, [7200, 14400, 28800]), (500_000, [6 * 3600, 86_400, 86_400])],
+)
+def test_early_trials_of_a_stated_time_come_later_and_later(
+    stated_s: float, later: list[float]
+) -> None:
+    record = failed(None, fail(Reason.USAGE_LIMIT, wait_s=stated_s), at=0)
     assert early(record) == 3600
     dues = []
     at = 3600.0
     for _ in range(3):
         record = leased(record, "d1.1", at)
-        record = failed(record, fail(Reason.USAGE_LIMIT, at=at, wait_s=500_000 - at), at=at + 1)
+        record = failed(record, fail(Reason.USAGE_LIMIT, at=at, wait_s=stated_s - at), at=at + 1)
         due = early(record)
         assert due is not None
         dues.append(due - at - 1)
         at = due
-    assert dues == [7200, 14400, 28800]
+    assert dues == later
 
 
 @pytest.mark.parametrize("reason", [Reason.AUTH, Reason.BILLING, Reason.MANUAL])

@@ -6,6 +6,7 @@ codex: `sessions/Y/M/D/rollout-…jsonl`, which it writes while a person works.
 | `session_meta`, the first | whose session it is: `"source":"exec"` is one of a program |
 | `event_msg` `token_count` | figures of the plan, in `rate_limits` |
 | `event_msg` `task_complete` | the end of a turn; with `error`, it failed |
+| `turn_context` | the model of a turn |
 
 Source: files of codex 0.169.0.
 """
@@ -22,7 +23,6 @@ from fallbackd.backends.sessions import PlanWindow, SessionSeen
 from fallbackd.core.protocol import Evidence
 from fallbackd_conversations.codex import owner_of
 
-_SPENT_PERCENT = 100.0
 FRESH_S = 60.0
 """It is heard of within seconds."""
 
@@ -37,35 +37,47 @@ def read(head: bytes, lines: Sequence[bytes], now: float) -> SessionSeen:
     windows: tuple[PlanWindow, ...] = ()
     turn: str | None = None
     failure: Evidence | None = None
-    for event in _events(lines, now):
+    model: str | None = None
+    worked_at: float | None = None
+    for at, kind, event in _events(lines, now):
+        if kind == "turn_context":
+            model = words(event.get("model")) or None
+            continue
         match event.get("type"):
             case "token_count":
                 # Of one model alone (`limit_id`), they say nothing of the plan.
                 limits = fields(event.get("rate_limits"))
-                if words(limits.get("limit_id")) in ("", "codex"):
-                    windows = _windows(limits) or windows
+                if words(limits.get("limit_id")) in ("", "codex") and (new := _windows(limits)):
+                    windows, worked_at = new, at
             case "task_started":
                 turn, failure = None, None
             case "task_complete":
                 error = fields(event.get("error"))
                 turn = words(event.get("turn_id")) or None
                 failure = _with_reset(evidence_of(error), windows) if error else None
-    return SessionSeen(turn=turn, failure=failure, windows=windows)
+                if words(event.get("last_agent_message")) and not error:
+                    worked_at = at
+    if failure is not None or any(one.is_spent for one in windows):
+        worked_at = None
+    return SessionSeen(
+        turn=turn, failure=failure, windows=windows, worked_at=worked_at, model=model
+    )
 
 
-def _events(lines: Sequence[bytes], now: float) -> Iterator[dict[str, Any]]:
+def _events(lines: Sequence[bytes], now: float) -> Iterator[tuple[float, str, dict[str, Any]]]:
     for line in lines:
-        if b'"event_msg"' not in line:
+        if b'"event_msg"' not in line and b'"turn_context"' not in line:
             continue
         try:
             found = msgspec.json.decode(line)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             continue
-        if not isinstance(found, dict) or found.get("type") != "event_msg":
+        kind = words(found.get("type")) if isinstance(found, dict) else ""
+        if kind not in ("event_msg", "turn_context"):
             continue
         at = _instant(words(found.get("timestamp")))
         if at is not None and abs(now - at) <= FRESH_S:
-            yield fields(found.get("payload"))
+            yield at, kind, fields(found.get("payload"))
 
 
 def _instant(text: str) -> float | None:
@@ -94,11 +106,7 @@ def _number(value: Any) -> float | None:
 
 def _with_reset(evidence: Evidence, windows: tuple[PlanWindow, ...]) -> Evidence:
     """With the instant at which a spent window begins anew: the sentence has but the minute."""
-    ends = [
-        one.resets_at
-        for one in windows
-        if one.used_percent >= _SPENT_PERCENT and one.resets_at is not None
-    ]
+    ends = [one.resets_at for one in windows if one.is_spent and one.resets_at is not None]
     if evidence.code != "usagelimitexceeded" or not ends:
         return evidence
     body = {"error": {"type": "usage_limit_reached", "resets_at": max(ends)}}

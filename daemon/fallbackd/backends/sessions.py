@@ -14,6 +14,10 @@ class PlanWindow(Struct, frozen=True, kw_only=True):
     used_percent: float
     resets_at: float | None = None
 
+    @property
+    def is_spent(self) -> bool:
+        return self.used_percent >= 100.0
+
 
 class SessionSeen(Struct, frozen=True, kw_only=True):
     """
@@ -21,11 +25,15 @@ class SessionSeen(Struct, frozen=True, kw_only=True):
         turn: The agent's id of the turn that failed last.
         failure: What it says of that failure; None: its last turn did not fail.
         windows: The last figures of its plan; empty: none were given.
+        worked_at: When its provider answered last, by a turn that ended well or by figures.
+        model: Of its last turn.
     """
 
     turn: str | None = None
     failure: Evidence | None = None
     windows: tuple[PlanWindow, ...] = ()
+    worked_at: float | None = None
+    model: str | None = None
 
 
 class SessionFiles(Struct, frozen=True, kw_only=True):

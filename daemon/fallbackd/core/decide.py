@@ -66,6 +66,7 @@ DECIDED: Mapping[type, Callable[[Case, Any], Decision | None]] = {
     turn_events.TurnUsed: turns.turn_used,
     events.ReadinessSeen: marks.readiness_seen,
     events.CredentialSeen: credentials.credential_seen,
+    events.LoginAnswered: credentials.login_answered,
     events.SharedSeen: shared.shared_seen,
     events.ConfigReloaded: marks.config_reloaded,
     events.Ticked: marks.ticked,

@@ -263,6 +263,14 @@ class CredentialSeen(Struct, frozen=True, kw_only=True, tag="credential_seen"):
     """It is another one than the one that failed."""
 
 
+class LoginAnswered(Struct, frozen=True, kw_only=True, tag="login_answered"):
+    """A login was used outside of the daemon, and no limit of it was met there."""
+
+    backends: tuple[BackendId, ...]
+    """All that use it."""
+    at: float
+
+
 class SharedSeen(Struct, frozen=True, kw_only=True, tag="shared_seen"):
     """What other machines have found, and what a person has said on one of them for all."""
 
@@ -340,6 +348,7 @@ Event = (
     | HealthResumed
     | ReadinessSeen
     | CredentialSeen
+    | LoginAnswered
     | SharedSeen
     | SessionEnded
     | SessionCompacted

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from fallbackd.backends.sessions import PlanWindow, SessionSeen
 from fallbackd.core.callers.lease import ReportAnswer
-from fallbackd.core.events import Reported
+from fallbackd.core.events import LoginAnswered, Reported
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import Evidence
@@ -46,6 +46,11 @@ class Plans:
     def __init__(self) -> None:
         self._seen: dict[BackendId, PlanSeen] = {}
         self._near: set[tuple[BackendId, float]] = set()
+
+    def has_moved(self, backend: BackendId, windows: Sequence[PlanWindow]) -> bool:
+        """A session that is idle repeats its last figures; others are news of its provider."""
+        seen = self._seen.get(backend)
+        return seen is not None and seen.windows != tuple(windows)
 
     def note(
         self, backend: BackendId, windows: Sequence[PlanWindow], *, at: float
@@ -98,6 +103,20 @@ def backend_of(settings: Settings, world: World, agent: str, home: str | None) -
     return min(found, key=lambda name: (name != agent, name), default=None)
 
 
+def _of_same_login(settings: Settings, world: World, backend: BackendId) -> tuple[BackendId, ...]:
+    agent = settings.policy.backends[backend].kind
+    kind = world.kinds.get(agent)
+    if kind is None or not kind.setup.home:
+        return (backend,)
+    usual = os.path.join(world.home, kind.setup.home_replaces)
+    wanted = _home_of(settings, world, backend, kind.setup.home, usual)
+    return tuple(
+        name
+        for name, one in settings.policy.backends.items()
+        if one.kind == agent and _home_of(settings, world, name, kind.setup.home, usual) == wanted
+    )
+
+
 def _home_of(
     settings: Settings, world: World, backend: BackendId, variable: str, usual: str
 ) -> str:
@@ -113,19 +132,32 @@ def _real(path: str) -> str:
 
 
 async def failed(
-    engine: "Engine", backend: BackendId, evidence: Evidence, *, turn: str | None
+    engine: "Engine",
+    backend: BackendId,
+    evidence: Evidence,
+    *,
+    turn: str | None,
+    model: str | None = None,
 ) -> ReportAnswer | None:
     """Judge what the agent itself shows, and mark as a report does. None: it says nothing."""
     found = await off_the_loop(evidence, partial(judged, engine, evidence, backend=backend))
     if found is None or found.reason is Reason.UNKNOWN:
         return None
     attempt = None if turn is None else AttemptId(turn)
-    seen = Reported(outcome="failure", backend=backend, attempt=attempt, owner="interactive")
+    seen = Reported(
+        outcome="failure", backend=backend, model=model, attempt=attempt, owner="interactive"
+    )
     return await callers.report(engine, seen, evidence=evidence)
 
 
 async def figures(engine: "Engine", backend: BackendId, windows: Sequence[PlanWindow]) -> None:
-    """Keep the figures of a plan, and journal that one of its windows is nearly used up."""
+    """
+    Keep the figures of a plan, and journal that one of its windows is nearly used up. New ones that
+    lie below every limit end a limit that is on record.
+    """
+    is_free = windows and not any(one.is_spent for one in windows)
+    if is_free and engine.plans.has_moved(backend, windows):
+        await worked(engine, backend, at=engine.clock.now())
     for one in engine.plans.note(backend, windows, at=engine.clock.now()):
         await engine.note(
             "plan.near",
@@ -142,7 +174,16 @@ async def heard(engine: "Engine", backend: BackendId, seen: SessionSeen) -> None
     """What an agent has written into the file of a session."""
     await figures(engine, backend, seen.windows)
     if seen.failure is not None:
-        await failed(engine, backend, seen.failure, turn=seen.turn)
+        await failed(engine, backend, seen.failure, turn=seen.turn, model=seen.model)
+    elif seen.worked_at is not None:
+        await worked(engine, backend, at=seen.worked_at)
+
+
+async def worked(engine: "Engine", backend: BackendId, *, at: float) -> None:
+    """A person's own session was answered: a limit of the same login is over, or was lifted."""
+    names = _of_same_login(engine.settings, engine.world, backend)
+    if any(one.startswith(("backend:", "quota:")) for one in engine.snapshot().health):
+        await engine.handle(LoginAnswered(backends=names, at=at))
 
 
 def followed(settings: Settings, world: World, agents: Sequence[str]) -> dict[str, BackendId]:

@@ -23,6 +23,8 @@ from fallbackd.core.policy import ReasonPolicy
 JITTER = 0.1
 EARLY_TRIAL_S = 3600.0
 """A stated time is doubted for the first time after this, then twice as late each time."""
+RARE_TRIALS_S = (EARLY_TRIAL_S, 6 * 3600.0, 86_400.0)
+"""One of more than a day: after these, then daily. Plans are changed, and windows reset."""
 
 
 def window_s(policy: ReasonPolicy, count: int, *, luck: float) -> float:
@@ -306,8 +308,8 @@ def early_trial_at(health: Health, *, last_resort_s: float) -> float | None:
     When one trial is allowed before the end of a window, where no other candidate is usable.
 
     A window of ours: `last_resort_s` after the last attempt there. A time that the provider
-    stated: after an hour, then twice as late each time. Never for what needs a repair, what a
-    person said, or our own budget.
+    stated: after an hour, then twice as late each time, of more than a day by `RARE_TRIALS_S`.
+    Never for what needs a repair, what a person said, or our own budget.
     """
     outage = health.outage
     if outage is None or health.pause is not None or outage.state == "broken":
@@ -316,5 +318,11 @@ def early_trial_at(health: Health, *, last_resort_s: float) -> float | None:
         return None
     last_at = max(health.last_attempt_at or outage.since_at, outage.since_at)
     if outage.source == "provider":
-        return last_at + EARLY_TRIAL_S * 2.0 ** min(health.early_trials, 16)
+        return last_at + _doubt_s(outage, health.early_trials)
     return last_at + last_resort_s
+
+
+def _doubt_s(outage: Outage, trials: int) -> float:
+    if outage.until_at is not None and outage.until_at - outage.since_at > RARE_TRIALS_S[-1]:
+        return RARE_TRIALS_S[min(trials, len(RARE_TRIALS_S) - 1)]
+    return EARLY_TRIAL_S * 2.0 ** min(trials, 16)

@@ -62,6 +62,8 @@ class Health(Struct, frozen=True, kw_only=True):
     generation: int = 0
     last_attempt_at: float | None = None
     early_trials: int = 0
+    doubted_at: float | None = None
+    """When an outage was ended because its login was answered elsewhere."""
     announced: StateWord = "healthy"
     """What was last said to the world; the tick says the rest."""
     loaded_at: float | None = None

@@ -102,6 +102,11 @@ def _of_credential_of_model(backend: Backend, model: str | None, credential: str
     return found if credential is None or model is None else ScopeId(f"{found}+model:{model}")
 
 
+def plan_scope(backend: Backend) -> ScopeId:
+    """The plan of a login that is used without a key of ours."""
+    return _of_plan(backend, None, None)
+
+
 def _of_plan(backend: Backend, model: str | None, credential: str | None) -> ScopeId:
     if backend.quota is None:
         return _of_credential(backend, model, credential)

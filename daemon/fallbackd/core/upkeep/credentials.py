@@ -1,13 +1,19 @@
-"""Credentials that are not there, or that are others than those that failed."""
+"""Credentials that are not there, that are others than those that failed, or that work again."""
 
 from msgspec import structs
 
 from fallbackd.core.case import Case
-from fallbackd.core.events import CredentialSeen
+from fallbackd.core.events import CredentialSeen, LoginAnswered
 from fallbackd.core.failures import Reason
 from fallbackd.core.health import machine
+from fallbackd.core.health.machine import EARLY_TRIAL_S
 from fallbackd.core.health.record import Health, view
-from fallbackd.core.health.scopes import credential_scope, find_backend
+from fallbackd.core.health.scopes import (
+    backend_scope,
+    credential_scope,
+    find_backend,
+    plan_scope,
+)
 from fallbackd.core.upkeep.marks import LOOK_AGAIN_S, mark_seen
 
 _BY_OTHERS = frozenset({"person", "import"})
@@ -29,6 +35,28 @@ def credential_seen(case: Case, event: CredentialSeen) -> None:
     elif event.changed:
         for one in [one for one in case.health if one.partition("+model:")[0] == scope]:
             _void(case, case.health[one])
+
+
+def login_answered(case: Case, event: LoginAnswered) -> None:
+    """
+    End the limits of a login that was answered since: one trial will tell. Its figures lag behind,
+    so a limit that is met again is not doubted for another hour.
+    """
+    for name in event.backends:
+        backend = find_backend(case.policy, name)
+        if backend is None:
+            continue
+        for scope in {backend_scope(name), plan_scope(backend)}:
+            record = case.health.get(scope)
+            if record is not None and _is_doubted(record, event, now=case.now):
+                _void(case, structs.replace(record, doubted_at=case.now))
+
+
+def _is_doubted(record: Health, event: LoginAnswered, *, now: float) -> bool:
+    outage = record.outage
+    if outage is None or not outage.reason.row.is_limit or outage.since_at >= event.at:
+        return False
+    return record.doubted_at is None or not 0 <= now - record.doubted_at < EARLY_TRIAL_S
 
 
 def _is_known(record: Health, reason: Reason, *, now: float) -> bool:
