@@ -60,24 +60,29 @@ class Play(NamedTuple):
     blame: frozenset[Reason] = frozenset()
     writes: bool = False
     """It changes files in its directory."""
+    nests: bool = False
+    """It delegates first, which takes a provider that answers."""
 
 
 def answers(kind: Kind, task: Task, text: str, *, takes_s: float, luck: Random) -> Play:
     """What a healthy provider makes of a task."""
+    nests = task == "nests"
     if task == "poison":
         blame = frozenset({Reason.UNKNOWN, Reason.CRASH})
         return Play((), takes_s, code=1, blame=blame)
     said = text + "\n" + (PROSE * 12 if task == "prose" else "")
     if kind == "text":
         progress = ((takes_s / 2, "stderr", "thinking\n"),) if luck.random() < 0.5 else ()
-        return Play((*progress, (takes_s / 2, "stdout", said)), 0.01, writes=task == "writes")
+        return Play(
+            (*progress, (takes_s / 2, "stdout", said)), 0.01, writes=task == "writes", nests=nests
+        )
     steps = 1 + int(takes_s // 100)
     lines = [(takes_s / (steps + 1), "stdout", _step(kind, task, n)) for n in range(steps)]
     if task == "fails":
         lines.append((takes_s / (steps + 1), "stdout", _says(kind, PROSE)))
         return Play(tuple(lines), 0.01, code=1)
     lines.append((takes_s / (steps + 1), "stdout", _says(kind, said) + _done(kind)))
-    return Play(tuple(lines), 0.01, writes=task == "writes")
+    return Play(tuple(lines), 0.01, writes=task == "writes", nests=nests)
 
 
 def talks(play: Play, thread: str) -> Play:

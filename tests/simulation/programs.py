@@ -55,7 +55,7 @@ class Program:
         return self.exit is None
 
     async def live(self) -> None:
-        if self.stage.task_of(self.delegation) == "nests" and not self.play.blame:
+        if self.play.nests:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._show_life)
                 await self.stage.nest(self)

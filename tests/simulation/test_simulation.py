@@ -12,6 +12,8 @@ from tests.simulation.run import play, somewhere
 
 MEMORY_SEEDS = range(2000)
 SQLITE_SEEDS = range(10_000, 10_100)
+FOUND_SEEDS = (459208976,)
+"""Failed once, in a longer run: 459208976 by a program that had no network and delegated."""
 HANG_S = 3600
 """They take a minute on one core; only a hang takes so long on a machine with much else to do."""
 ROOT = Path(__file__).parents[2]
@@ -37,6 +39,12 @@ def test_the_laws_hold_on_the_sqlite_store(tell: Tell) -> None:
     tell(f"SQLite store, {tally}")
     require_all_hold(tally, len(SQLITE_SEEDS))
     assert tally.lives > tally.plays
+
+
+@pytest.mark.parametrize("seed", FOUND_SEEDS)
+def test_a_seed_that_failed_once_holds(seed: int) -> None:
+    with somewhere() as place:
+        assert not play(seed, place).broken
 
 
 @pytest.mark.parametrize("sqlite", [False, True])

@@ -56,7 +56,8 @@ async def run_attempt(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> 
             gone=gone,
         )
     if ended.failure is not None:
-        ended = structs.replace(ended, has_route=host.world.has_route())
+        has_route = not live.was_offline and host.world.has_route()
+        ended = structs.replace(ended, has_route=has_route)
     hit("attempt.ended.before")
     await host.handle(structs.replace(ended, luck=host.world.luck()))
     hit("attempt.ended.after")

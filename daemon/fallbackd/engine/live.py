@@ -154,6 +154,8 @@ class LiveAttempt:
         self.running: Running | None = None
         self.may_run = False
         """Something may have been started for it that `running` does not stand for."""
+        self.was_offline = False
+        """Since it began to fail, this machine had no route when a `network` failure was seen."""
         self._stop_grace_s: float | None = None
 
     @property

@@ -15,7 +15,7 @@ from fallbackd.core.events import (
     ConversationSeen,
     Woke,
 )
-from fallbackd.core.failures import Failure
+from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.protocol import (
     DAEMON_LOST,
     FOREIGN_LISTENER,
@@ -122,7 +122,7 @@ class Reader:
             if isinstance(one, ProviderAnswered | ToolStarted) and (
                 self._retrying or not had_answer
             ):
-                self._retrying = False
+                self._retrying = live.was_offline = False
                 await self._tell(AttemptAnswered(attempt=live.order.attempt))
             if isinstance(one, ToolEnded) and not self._has_whole_step:
                 self._has_whole_step = True
@@ -207,6 +207,7 @@ class Reader:
             case Retrying():
                 failure = await self._judge(seen.evidence, now)
                 if failure is not None:
+                    self._note_route(failure)
                     self._retrying = True
                     self._has_whole_step = False
                     if self._failing_since is None:
@@ -223,6 +224,7 @@ class Reader:
             case GivenUp():
                 failure = await self._judge(seen.evidence, now)
                 if failure is not None and not self._gave_up:
+                    self._note_route(failure)
                     self._gave_up = True
                     await self._tell(AttemptGaveUp(attempt=attempt, failure=failure))
             case Conversation(id=conversation) if self._kind.resumes(self._options):
@@ -232,6 +234,12 @@ class Reader:
                 )
             case _:
                 pass
+
+    def _note_route(self, failure: Failure) -> None:
+        """Whether the machine has a route is about the moment of the failure, not of the end."""
+        if self._behind_until is None and failure.reason is Reason.NETWORK:
+            live = self._live
+            live.was_offline = live.was_offline or not self._host.world.has_route()
 
     def _lost(self, exit: Exit) -> Failure | None:
         """The failure of an end that the output does not show: unobserved, or never begun."""
