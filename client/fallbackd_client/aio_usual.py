@@ -84,9 +84,16 @@ class AsyncUsualCalls:
         params = DelegationWaitParams(delegation=delegation, timeout_s=timeout_s)
         return await self.request(DELEGATION_WAIT, params)
 
-    async def cancel(self, delegation: str) -> "Delegation":
+    async def cancel(
+        self,
+        delegation: str | None = None,
+        *,
+        request_id: str | None = None,
+        session: str | None = None,
+    ) -> "Delegation":
         """
-        Stop a delegation. Returns when its processes have exited.
+        Stop a delegation, named by its id, the `request_id` that began it or its session. Returns
+        when its processes have exited. A request that is still to come begins nothing.
 
         ```python
         print((await client.cancel(work.delegation)).state)
@@ -97,7 +104,9 @@ class AsyncUsualCalls:
             DelegationCancelParams,
         )
 
-        params = DelegationCancelParams(delegation=delegation)
+        params = DelegationCancelParams(
+            delegation=delegation, request_id=request_id, session=session
+        )
         return await self.request(DELEGATION_CANCEL, params)
 
     async def status(self, **arguments: "Unpack[StatusArguments]") -> "StatusResult":

@@ -84,9 +84,16 @@ class UsualCalls:
         params = DelegationWaitParams(delegation=delegation, timeout_s=timeout_s)
         return self.request(DELEGATION_WAIT, params)
 
-    def cancel(self, delegation: str) -> "Delegation":
+    def cancel(
+        self,
+        delegation: str | None = None,
+        *,
+        request_id: str | None = None,
+        session: str | None = None,
+    ) -> "Delegation":
         """
-        Stop a delegation. Returns when its processes have exited.
+        Stop a delegation, named by its id, the `request_id` that began it or its session. Returns
+        when its processes have exited. A request that is still to come begins nothing.
 
         ```python
         print(client.cancel(work.delegation).state)
@@ -97,7 +104,9 @@ class UsualCalls:
             DelegationCancelParams,
         )
 
-        params = DelegationCancelParams(delegation=delegation)
+        params = DelegationCancelParams(
+            delegation=delegation, request_id=request_id, session=session
+        )
         return self.request(DELEGATION_CANCEL, params)
 
     def status(self, **arguments: "Unpack[StatusArguments]") -> "StatusResult":

@@ -22,8 +22,8 @@ _fallbackd_client_table() {
             valued="--socket"
             children="" ;;
         "cancel")
-            flags="-h --help --socket --json"
-            valued="--socket"
+            flags="-h --help --socket --json --request-id --session"
+            valued="--socket --request-id --session"
             children="" ;;
         "classify")
             flags="-h --help --socket --json --stream --exit-code --http-status --header --exception --kind --backend --timezone --signatures --explain --from-samples --now"
@@ -243,6 +243,7 @@ _fallbackd_client_value() {
         "call:--socket") _fallbackd_client_paths -f ;;
         "call:1") _fallbackd_client_ask methods ;;
         "cancel:--socket") _fallbackd_client_paths -f ;;
+        "cancel:--session") _fallbackd_client_ask sessions ;;
         "cancel:1") _fallbackd_client_ask delegations ;;
         "classify:--socket") _fallbackd_client_paths -f ;;
         "classify:--stream") _fallbackd_client_words "stdout stderr jsonl http exception unknown" ;;

@@ -532,5 +532,5 @@ def _without_a_parser(engine: Engine):  # type: ignore[no-untyped-def]
     return performed
 
 
-async def _deaf(event: object, *, must_keep: bool = False) -> None:
+async def _deaf(event: object) -> None:
     return None

@@ -22,7 +22,7 @@ from fallbackd.engine.environment import Settings, Transports, World
 from fallbackd.engine.exchanges import Exchanges
 from fallbackd.engine.interactive import Plans
 from fallbackd.engine.live import Progress
-from fallbackd.engine.requests import LogPart, NewWork, Unknown
+from fallbackd.engine.requests import LogPart, NewWork, NotKept, Unknown, Withdrawn
 from fallbackd.engine.runs import KeptAnswer
 from fallbackd.stores.memory import MemoryStore
 
@@ -103,6 +103,7 @@ class ScriptedEngine:
         self.settings = Settings(policy=policy("codex", "opencode", "gemini"), options={})
         self.clock = FixedClock()
         self.store = MemoryStore()
+        self.unwanted: list[NewWork] = []
         self.readiness = NothingToSee()
         self.peers = None
         self.exchanges = Exchanges()
@@ -132,10 +133,15 @@ class ScriptedEngine:
     async def follow_clock(self) -> None:
         """It is never set."""
 
-    async def delegate(self, work: NewWork) -> Delegation:
+    async def delegate(
+        self, work: NewWork, *, is_wanted: Callable[[], bool] = lambda: True
+    ) -> Delegation:
         if self.before_delegate is not None:
             await self.before_delegate()
         self._raise("delegate")
+        if not is_wanted():
+            self.unwanted.append(work)
+            raise Withdrawn("nothing was begun")
         self.works.append(work)
         made = delegation(f"d{len(self.works)}")
         self.found[made.delegation] = made
@@ -150,6 +156,10 @@ class ScriptedEngine:
         with anyio.move_on_after(timeout_s) as scope:
             await self.ended.wait()
         return self.found[found.delegation], not scope.cancelled_caught
+
+    async def require_kept(self, what: str) -> None:
+        if not await self.store.flush():
+            raise NotKept(f"{what}: {self.store.problem}")
 
     async def cancel(self, delegation_id: str) -> Delegation:
         return await self.delegation(delegation_id)

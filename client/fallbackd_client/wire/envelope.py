@@ -57,6 +57,12 @@ P = TypeVar("P", bound=Struct)
 R = TypeVar("R")
 
 
+Promise = Literal["nothing", "record", "work"]
+"""
+What the answer of a method promises to outlive the daemon: nothing; a record of what was done; or
+work, which is on record before it begins, and does not begin for a caller that has hung up.
+"""
+
 COMMON = ("invalid_params", "internal", "too_many")
 """Kinds of errors that a call of any method may be answered with."""
 
@@ -70,12 +76,22 @@ class Method(Generic[P, R]):
         params: A Struct; unknown fields of it are ignored, `unknown_fields` names them.
         result: Anything msgspec can describe.
         read_only: Changes nothing for any params: answered inline, repeated freely.
+        promises: Of a method that changes something; required there.
         errors: Kinds of errors besides those that every method may answer with.
         summary: One line for `rpc.discover`.
         example: Params and a result for `rpc.discover`; fields left out have their defaults.
     """
 
-    __slots__ = ("errors", "example", "name", "params", "read_only", "result", "summary")
+    __slots__ = (
+        "errors",
+        "example",
+        "name",
+        "params",
+        "promises",
+        "read_only",
+        "result",
+        "summary",
+    )
 
     def __init__(
         self,
@@ -84,15 +100,19 @@ class Method(Generic[P, R]):
         params: type[P],
         result: Any,  # `type[R]` cannot be said of a union; `Method[P, R]` is annotated instead
         read_only: bool,
+        promises: Promise | None = None,
         summary: str,
         errors: tuple[str, ...] = (),
         example: tuple[dict[str, Any], Any] | None = None,  # JSON
     ) -> None:
+        if read_only is (promises is not None):
+            raise TypeError(f"{name}: say what it promises exactly where it changes something")
         self.name = name
         self.errors = (*COMMON, *errors)
         self.example = example
         self.params = params
         self.result = result
+        self.promises: Promise = promises or "nothing"
         self.read_only = read_only
         self.summary = summary
 

@@ -29,7 +29,7 @@ ABOUT: dict[int, About] = {
     codes.METHOD_NOT_FOUND: About(text="This version has no such method."),
     codes.INVALID_PARAMS: About(
         text="A parameter has the wrong type, is out of bounds, misspelt or contradictory.",
-        kinds=("request_id", "empty_chain", "prompt_too_large", "choice"),
+        kinds=("request_id", "withdrawn", "empty_chain", "prompt_too_large", "choice"),
         fields={
             "path": _PATH,
             "did_you_mean": "The parameter that was probably meant.",
@@ -81,9 +81,10 @@ ABOUT: dict[int, About] = {
         },
     ),
     codes.DRAINING: About(
-        text="The daemon takes no new work now.",
+        text="The daemon takes no new work now, or cannot put on record what it has done.",
         kinds=("limit", "shortage", "store_unwritable", "exposed"),
         fields={
+            "done": "With `store_unwritable`: it was done, and holds until the daemon ends.",
             "unfinished": "With `limit`: delegations that have not ended.",
             "limit": "With `limit`: how many there may be.",
             "question": "The question that stays open.",

@@ -48,7 +48,7 @@ async def delegate(engine: "Engine", params: DelegateParams, caller: Caller) -> 
         client=caller.client,
         metadata=params.metadata or {},
     )
-    begun = await engine.delegate(work)
+    begun = await engine.delegate(work, is_wanted=lambda: not caller.has_hung_up)
     _follow(engine, begun, caller)
     found, is_over = await _waited(engine, begun, params)
     return await answer(engine, found, caller, is_over=is_over, strict=params.strict_wait)
@@ -170,7 +170,7 @@ async def _begun(
         parent=_parent(engine, caller),
         client=caller.client,
     )
-    begun = await engine.delegate(work)
+    begun = await engine.delegate(work, is_wanted=lambda: not caller.has_hung_up)
     return await _shown(engine, begun, caller)
 
 
@@ -187,7 +187,12 @@ async def delegation_wait(
 async def delegation_cancel(
     engine: "Engine", params: DelegationCancelParams, caller: Caller
 ) -> Delegation:
-    found = await engine.cancel(DelegationId(params.delegation))
+    if params.request_id is not None:
+        found = await engine.cancel_request(params.request_id)
+    elif params.session is not None:
+        found = await engine.cancel_session(params.session)
+    else:
+        found = await engine.cancel(DelegationId(params.delegation or ""))  # `normalised` has seen
     return await _shown(engine, found, caller)
 
 

@@ -33,10 +33,23 @@ class Handler(Generic[P, R]):
         self.method = method
         self.handle = handle
         self.is_async = inspect.iscoroutinefunction(handle)
+        assert self.is_async or method.promises == "nothing", f"{method.name} cannot wait"
         self.is_quick = self.is_async and method.read_only and not waits
         self.outlives = not method.read_only
         """What was asked for is done even when the caller is gone before it has begun."""
         self.normalises = hasattr(method.params, "normalised")
+
+    async def answer(self, engine: "Engine", params: Any, caller: Caller) -> R:
+        """
+        Serve one call, and answer when what the method promises is on record.
+
+        Raises:
+            NotKept: It was done, and cannot be put on record now.
+        """
+        result: R = await self.handle(engine, params, caller)  # type: ignore[misc]
+        if self.method.promises == "record" and not getattr(params, "only_reads", False):
+            await engine.require_kept(self.method.name)
+        return result
 
     def params(self, raw: Any) -> P:  # `Raw` or UNSET, as it came
         params = self.method.decode_params(raw)

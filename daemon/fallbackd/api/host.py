@@ -199,6 +199,11 @@ class Caller(Protocol):
     @property
     def is_open(self) -> bool: ...
 
+    @property
+    def has_hung_up(self) -> bool:
+        """The peer reads no answer any more. One that only sends no more still reads."""
+        ...
+
     def write(self, data: bytes) -> None:
         """Send now or soon; never waits. Nothing happens on a closed connection."""
         ...

@@ -1,10 +1,11 @@
 """What callers can ask of the engine. Each call becomes an event; none decides anything."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
+import structlog
 from msgspec import structs
 
 from fallbackd.core.changes import Decision, Note, PutDelegation, PutStory
@@ -32,32 +33,38 @@ from fallbackd.engine.requests import (
     Invalid,
     LogPart,
     NewWork,
+    NotKept,
     NotPermitted,
     Refused,
     Unknown,
+    Withdrawn,
 )
 from fallbackd.engine.runs import KeptAnswer
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import ALL, Selection, StoreUnwritable
 
-if TYPE_CHECKING:
-    pass
-
 WITH_DAEMON = "stopped with the daemon"
+MAX_WITHDRAWN = 1000
+log = structlog.get_logger("engine")
 
 
 class Engine(Performer):
     # --- work ------------------------------------------------------------------------------
 
-    async def delegate(self, work: NewWork) -> Delegation:
+    async def delegate(
+        self, work: NewWork, *, is_wanted: Callable[[], bool] = lambda: True
+    ) -> Delegation:
         """
         Take work on. Returns at once, with the delegation as it was accepted.
 
+        Args:
+            is_wanted: False: its caller has gone, and begins nothing any more.
+
         Raises:
-            Refused, NotPermitted, Invalid, Draining: No delegation exists.
+            Refused, NotPermitted, Invalid, Draining, Withdrawn: No delegation exists.
         """
         try:
-            return await self._begin(work)
+            return await self._begin(work, is_wanted)
         except (Refused, NotPermitted, Invalid, Draining):
             # What was taken on before is known whatever keeps it from being taken on now.
             known = await self._same_request(work)
@@ -65,7 +72,7 @@ class Engine(Performer):
                 raise
             return known
 
-    async def _begin(self, work: NewWork) -> Delegation:
+    async def _begin(self, work: NewWork, is_wanted: Callable[[], bool]) -> Delegation:
         if self._draining:
             raise Draining
         self.require_room()
@@ -93,6 +100,8 @@ class Engine(Performer):
         self._held[event.delegation] = held
         accepted: Delegation | None = None
         try:
+            # However long it took until here: a disk may have hung.
+            self._require_wanted(work, is_wanted)
             decision = await self._admitted(event)
             accepted = _accepted(decision, event.delegation)
             if not accepted.is_ended:
@@ -102,7 +111,23 @@ class Engine(Performer):
                 self._held.pop(event.delegation, None)
                 self.runs.remove(event.delegation)
                 self._tell_freed()
+        if work.request_id in self._withdrawn:  # while it was admitted
+            return await self.cancel(accepted.delegation)
         return accepted
+
+    def _require_wanted(self, work: NewWork, is_wanted: Callable[[], bool]) -> None:
+        """
+        Raises:
+            Withdrawn: Nothing is begun.
+        """
+        if work.request_id in self._withdrawn:
+            raise Withdrawn(
+                f"nothing was begun: the request id {work.request_id!r} was cancelled before its"
+                " request came; send it with another id"
+            )
+        if not is_wanted():
+            log.info("request.unwanted", request_id=work.request_id)
+            raise Withdrawn("nothing was begun: the caller hung up before its request was taken")
 
     async def request_of(self, delegation: str) -> NewWork:
         """
@@ -138,22 +163,23 @@ class Engine(Performer):
         What a repeated request began. Looked up by what was asked alone: the directory may be gone
         by now, and a daemon that drains still knows it.
         """
-        if work.request_id is None:
-            return None
+        known = None if work.request_id is None else await self._begun_by(work.request_id)
+        # Other parameters are refused where every request is.
+        return known if known is not None and known.digest == digest(work) else None
+
+    async def _begun_by(self, request_id: str) -> Delegation | None:
         decision, _ = await self.store.transact(
-            Keys(request_id=work.request_id),
+            Keys(request_id=request_id),
             lambda seen: Decision(answer=seen.same_request),
             must_keep=False,
         )
         known = decision.answer
-        # Other parameters are refused where every request is.
-        is_same = isinstance(known, Delegation) and known.digest == digest(work)
-        return known if is_same else None
+        return known if isinstance(known, Delegation) else None
 
     async def _admitted(self, event: DelegateRequested) -> Decision:
         await self.follow_workspaces()
         try:
-            decision = await self.handle(event, must_keep=True)
+            decision = await self.handle(event)
         except StoreUnwritable as error:
             raise Draining(f"no new work: {error}", kind="store_unwritable") from error
         if decision.rejection is not None:
@@ -207,6 +233,52 @@ class Engine(Performer):
         await self.handle(CancelRequested(delegation=delegation, why=why))
         ended, _ = await self.wait(delegation, until="finished", timeout_s=None)
         return ended
+
+    async def cancel_request(self, request_id: str) -> Delegation:
+        """
+        Stop what a request has begun, as `cancel` does.
+
+        Raises:
+            Unknown: It has begun nothing; if it still comes, it will not.
+        """
+        self._withdrawn[request_id] = None
+        found = await self._begun_by(request_id)
+        if found is None:
+            while len(self._withdrawn) > MAX_WITHDRAWN:
+                self._withdrawn.popitem(last=False)
+            raise Unknown(
+                f"no delegation has the request id {request_id!r}; if its request still comes,"
+                " nothing is begun"
+            )
+        self._withdrawn.pop(request_id, None)  # sent again, it is known
+        return await self.cancel(found.delegation)
+
+    async def cancel_session(self, session: str) -> Delegation:
+        """
+        Stop everything that is unfinished in a session: what waits before what runs, so that it
+        does not begin. Returns what was begun first, or what ended last where all has ended.
+        """
+        name = SessionId(session)
+        unfinished = [one for one in self.store.peek().active.values() if one.session == name]
+        unfinished = unfinished or list(
+            await self.store.delegations(Selection(session=name), limit=1)
+        )
+        if not unfinished:
+            raise Unknown(f"no delegation in session {session!r}; see `fallbackd-client sessions`")
+        for one in sorted(unfinished, key=lambda one: one.created_at, reverse=True):
+            ended = await self.cancel(one.delegation)
+        return ended
+
+    async def require_kept(self, what: str) -> None:
+        """
+        Raises:
+            NotKept: Something that was done is not on record.
+        """
+        if not await self.store.flush():
+            raise NotKept(
+                f"{what}: it is done, but cannot be put on record ({self.store.problem}); it is"
+                " undone if the daemon ends before it can be: make room, and it is written"
+            )
 
     async def delegation(self, delegation: str) -> Delegation:
         found = await self.store.delegation(DelegationId(delegation))

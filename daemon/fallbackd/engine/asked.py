@@ -16,7 +16,7 @@ MAX_SEARCHED = 1000
 
 
 class AskedHost(Protocol):
-    async def handle(self, event: Event, *, must_keep: bool = False) -> Decision: ...
+    async def handle(self, event: Event) -> Decision: ...
 
 
 async def answer(
@@ -36,7 +36,7 @@ async def answer(
         question=question, delegation=delegation, choice=choice, note=note, uid=uid, pid=pid
     )
     try:
-        decision = await host.handle(event, must_keep=True)
+        decision = await host.handle(event)
     except StoreUnwritable as error:
         raise Draining(f"the answer is not taken: {error}", kind="store_unwritable") from error
     if decision.rejection is not None:

@@ -13,7 +13,13 @@ from msgspec import structs
 
 from fallbackd.core.changes import Decision, Journaled
 from fallbackd.core.decide import decide
-from fallbackd.core.events import AttemptAnswered, AttemptStarted, Event
+from fallbackd.core.events import (
+    AttemptAnswered,
+    AttemptStarted,
+    DelegateRequested,
+    Event,
+    QuestionAnswered,
+)
 from fallbackd.core.records import Keys, Snapshot
 from fallbackd.engine.audience import Audience
 from fallbackd.engine.peers import HealthOf, Unasked
@@ -22,6 +28,9 @@ from fallbackd.ports.store import Outlives
 
 if TYPE_CHECKING:
     from fallbackd.engine.loop import Performer
+
+KEPT_FIRST = (DelegateRequested, QuestionAnswered)
+"""What begins work: nothing is done about it unless it can be put on record."""
 
 _OF_THIS_BOOT = (AttemptStarted, AttemptAnswered)
 """What ends with the machine: an attempt of an earlier boot is closed, however far it had come."""
@@ -48,7 +57,6 @@ class Committing:
         keys: Keys,
         event: Event,
         *,
-        must_keep: bool = False,
         outlives: Outlives = "machine",
         is_asked: bool = False,
     ) -> Decision:
@@ -71,7 +79,7 @@ class Committing:
         decision, notes = await self._host.store.transact(
             keys,
             run,
-            must_keep=must_keep,
+            must_keep=isinstance(event, KEPT_FIRST),
             outlives="process" if type(event) in _OF_THIS_BOOT else outlives,
         )
         self._kept(notes, outlives=outlives)
@@ -109,11 +117,9 @@ class Committing:
             self._is_to_write = True
             self._host.tasks.start_soon(write)
 
-    async def decided(
-        self, keys: Keys, event: Event, *, must_keep: bool, outlives: Outlives
-    ) -> Decision:
+    async def decided(self, keys: Keys, event: Event, *, outlives: Outlives) -> Decision:
         """The other machines are asked before a trial of what is common to all begins."""
-        transact = partial(self.transact, keys, event, must_keep=must_keep, outlives=outlives)
+        transact = partial(self.transact, keys, event, outlives=outlives)
         decision = await transact()
         peers = self._host.peers
         if peers is None:

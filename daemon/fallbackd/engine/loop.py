@@ -5,6 +5,7 @@ It holds what cannot be stored (prompts, waiters, live attempts) and decides not
 an effect starts comes back as one event.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import assert_never
 
@@ -36,7 +37,7 @@ from fallbackd.engine import judging
 from fallbackd.engine.attempts import run_attempt
 from fallbackd.engine.attendance import Attendance
 from fallbackd.engine.audience import Audience, Listener
-from fallbackd.engine.committing import Committing
+from fallbackd.engine.committing import KEPT_FIRST, Committing
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.exchanges import Exchanges
 from fallbackd.engine.interactive import Plans
@@ -81,6 +82,8 @@ class Performer:
         self._live: dict[AttemptId, LiveAttempt] = {}
         self._audience = Audience()
         self._committing = Committing(self, self._audience)
+        self._withdrawn: OrderedDict[str | None, None] = OrderedDict()
+        """Ids of requests that were cancelled before they came. Oldest first."""
         self.exchanges = Exchanges()
         self.texts = Texts()
         self.plans = Plans()
@@ -174,9 +177,7 @@ class Performer:
 
     # --- the loop --------------------------------------------------------------------------
 
-    async def handle(
-        self, event: Event, *, must_keep: bool = False, outlives: Outlives = "machine"
-    ) -> Decision:
+    async def handle(self, event: Event, *, outlives: Outlives = "machine") -> Decision:
         """
         Decide on one event, make the changes durable, then act.
 
@@ -185,7 +186,7 @@ class Performer:
                 another process would see.
 
         Raises:
-            StoreUnwritable: Only with `must_keep`: nothing was kept and nothing done.
+            StoreUnwritable: Only of `KEPT_FIRST`: nothing was kept and nothing done.
         """
         if outlives == "nothing":
             await self.follow_clock()
@@ -199,11 +200,9 @@ class Performer:
             shifted_s = self.shifted_s
             keys = keys_of(event, self.store.peek())
             try:
-                decision = await self._committing.decided(
-                    keys, event, must_keep=must_keep, outlives=outlives
-                )
+                decision = await self._committing.decided(keys, event, outlives=outlives)
             except StoreUnwritable as error:
-                if must_keep:
+                if isinstance(event, KEPT_FIRST):
                     raise
                 # What it is about has ended, and cannot be read back from the disk: no news.
                 log.error("event.lost", event_type=type(event).__name__, problem=str(error))

@@ -42,6 +42,14 @@ class Draining(Exception):
         self.kind = kind
 
 
+class NotKept(Exception):
+    """Done, but not on record: a restart of the daemon undoes it. Says why, and what to do."""
+
+
+class Withdrawn(Exception):
+    """Nothing was begun: the request was taken back, or its caller has hung up before."""
+
+
 class NewWork(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The parameters of `delegate`, aliases resolved."""
 

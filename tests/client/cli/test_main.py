@@ -271,7 +271,7 @@ def test_a_missing_word_is_answered_with_the_possible_ones(
 
 
 def test_a_missing_word_of_any_kind_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cancel"]) == 2
+    assert main(["wait"]) == 2
     assert "the following arguments are required: " in capsys.readouterr().err
 
 

@@ -9,6 +9,7 @@ from msgspec import Raw
 import fallbackd_client
 from fallbackd_client.calls import READ_ONLY
 from fallbackd_client.wire import methods
+from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.methods import METHODS, NOUNS
 from fallbackd_client.wire.methods.callers import ReportParams, ResolveParams
 from fallbackd_client.wire.methods.delegations import DELEGATE, ChainEntry, DelegateParams
@@ -26,6 +27,22 @@ def test_every_module_of_methods_is_listed_once_and_sorted() -> None:
 
 def test_the_client_repeats_exactly_the_methods_that_change_nothing() -> None:
     assert {method.name for method in METHODS if method.read_only} == READ_ONLY
+
+
+def test_every_method_that_changes_something_says_what_it_promises() -> None:
+    for is_read_only, promises in ((False, None), (True, "record")):
+        with pytest.raises(TypeError, match="say what it promises"):
+            Method(
+                "x",
+                params=DelegateParams,
+                result=int,
+                read_only=is_read_only,
+                promises=promises,  # type: ignore[arg-type]
+                summary="",
+            )
+    for method in METHODS:
+        if method.promises != "nothing":
+            assert "draining" in method.errors, f"{method.name} cannot say that it is not kept"
 
 
 def test_every_type_has_a_schema() -> None:

@@ -45,7 +45,8 @@ from fallbackd.fronts.rpc.dispatch import Dispatcher
 from fallbackd_client.wire.methods import METHODS
 
 peer = SimpleNamespace(
-    number=1, peer_pid=None, peer_uid=None, client=None, backlog_bytes=0, is_open=True, host=None,
+    number=1, peer_pid=None, peer_uid=None, client=None, backlog_bytes=0, is_open=True,
+    has_hung_up=False, host=None,
     subscriptions=None,
 )
 dispatcher = Dispatcher(SimpleNamespace(used=[4, 1, 2]), HANDLERS)

@@ -24,6 +24,7 @@ class Peer:
     peer_uid = None
     backlog_bytes = 0
     is_open = True
+    has_hung_up = False
 
     def __init__(self, engine: ScriptedEngine) -> None:
         self.host = FakeHost()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.agents import THROTTLED, backend_script, chain, ok
+from tests.support.agents import HANGING, THROTTLED, backend_script, chain, ok
 from tests.support.daemon import InProcess, in_process
 from tests.support.provider import provider
 from tests.support.provider_frames import INPUT_TOKENS, OUTPUT_TOKENS
@@ -208,3 +208,58 @@ async def test_what_a_delegation_used_is_explained_as_it_is_shown(tmp_path: Path
             told = await call("explain", {"delegation": done["delegation"]})
             assert told["usage"] == done["usage"]
             assert told["usage"]["input_tokens"] == INPUT_TOKENS
+
+
+def held(tmp_path: Path) -> str:
+    return backend_script(tmp_path / "bin", "held", HANGING)
+
+
+async def test_work_is_stopped_by_the_id_of_the_request_that_began_it(tmp_path: Path) -> None:
+    async with in_process(tmp_path, held(tmp_path)) as daemon:
+        call = daemon.client.call
+        params = {"prompt": "x", "backend": "held", "wait": "accepted", "request_id": "r1"}
+        begun = await call("delegate", params)
+        stopped = await call("delegation.cancel", {"request_id": "r1"})
+        assert (stopped["delegation"], stopped["state"]) == (begun["delegation"], "cancelled")
+        again = await call("delegate", params)
+        assert (again["delegation"], again["state"]) == (begun["delegation"], "cancelled")
+
+
+async def test_a_request_that_was_cancelled_before_it_came_begins_nothing(tmp_path: Path) -> None:
+    async with in_process(tmp_path, held(tmp_path)) as daemon:
+        call = daemon.client.call
+        with pytest.raises(RpcError, match="nothing is begun") as unknown:
+            await call("delegation.cancel", {"request_id": "r1"})
+        assert unknown.value.kind == "unknown"
+        params = {"prompt": "x", "backend": "held", "wait": "accepted"}
+        with pytest.raises(RpcError, match="send it with another id") as withdrawn:
+            await call("delegate", {**params, "request_id": "r1"})
+        assert withdrawn.value.kind == "withdrawn"
+        assert (await call("delegation.list"))["delegations"] == []
+        other = await call("delegate", {**params, "request_id": "r2"})
+        assert (await call("delegation.cancel", {"request_id": "r2"}))["state"] == "cancelled"
+        assert other["state"] != "cancelled"
+
+
+async def test_a_session_is_stopped_with_what_waits_in_it(tmp_path: Path) -> None:
+    async with in_process(tmp_path, held(tmp_path)) as daemon:
+        call = daemon.client.call
+        params = {"prompt": "x", "backend": "held", "wait": "accepted", "session": "s"}
+        first, *rest = [await call("delegate", params) for _ in range(3)]
+        beside = await call("delegate", {**params, "session": "t"})
+        stopped = await call("delegation.cancel", {"session": "s"})
+        assert (stopped["delegation"], stopped["state"]) == (first["delegation"], "cancelled")
+        for one in rest:
+            found = await call("delegation.get", {"delegation": one["delegation"]})
+            assert (found["state"], found["attempts"]) == ("cancelled", [])
+        found = await call("delegation.get", {"delegation": beside["delegation"]})
+        assert found["state"] == "running"
+        assert (await call("delegation.cancel", {"session": "s"}))["state"] == "cancelled"
+        await call("delegation.cancel", {"session": "t"})
+        assert await refused(daemon, "delegation.cancel", session="other") == -32001
+
+
+@pytest.mark.parametrize("named", [{}, {"session": "s", "request_id": "r"}])
+async def test_what_is_cancelled_is_named_in_one_way(tmp_path: Path, named: dict[str, str]) -> None:
+    async with in_process(tmp_path, held(tmp_path)) as daemon:
+        assert await refused(daemon, "delegation.cancel", **named) == -32602

@@ -13,11 +13,17 @@ if TYPE_CHECKING:
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
+    one = parser.add_mutually_exclusive_group(required=True)
+    one.add_argument("delegation", metavar="DELEGATION", nargs="?", help=ids.HELP)
+    one.add_argument("--request-id", metavar="ID", help="the idempotency key that began it")
+    one.add_argument("--session", metavar="NAME", help="everything unfinished in this session")
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
     """Done also where it had ended before: what was asked for is so."""
-    found = client.call("delegation.cancel", {"delegation": args.delegation})
+    named = {name: getattr(args, name) for name in ("delegation", "request_id", "session")}
+    found = client.call(
+        "delegation.cancel", {name: value for name, value in named.items() if value is not None}
+    )
     show(args, found, lambda one, style: f"{one.get('delegation')} {one.get('state')}")
     return exits.OK

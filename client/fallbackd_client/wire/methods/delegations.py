@@ -123,6 +123,7 @@ DELEGATE: Method[DelegateParams, Delegation] = Method(
     params=DelegateParams,
     result=Delegation,
     read_only=False,
+    promises="work",
     errors=("unknown", "busy", "draining", "not_permitted", "wait_over"),
     summary="Run a prompt on the best available backend.",
     example=(
@@ -257,6 +258,7 @@ DELEGATION_RETRY: Method[DelegationRetryParams, Delegation] = Method(
     params=DelegationRetryParams,
     result=Delegation,
     read_only=False,
+    promises="work",
     errors=("unknown", "busy", "draining", "not_permitted", "wait_over"),
     summary="Delegate the same prompt with the same parameters once more; returns at once.",
     example=(
@@ -280,6 +282,7 @@ DELEGATION_REPLY: Method[DelegationReplyParams, Delegation] = Method(
     params=DelegationReplyParams,
     result=Delegation,
     read_only=False,
+    promises="work",
     errors=("unknown", "busy", "draining", "not_permitted", "wait_over"),
     summary="Continue the conversation of a delegation with a further prompt; returns at once.",
     example=(
@@ -321,8 +324,26 @@ DELEGATION_WAIT: Method[DelegationWaitParams, Delegation] = Method(
 
 
 class DelegationCancelParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    delegation: Name
+    """Exactly one of the three."""
+
+    delegation: Name | None = None
     """Id of the delegation."""
+    request_id: RequestName | None = None
+    """The `request_id` that began it; a request with this id that is still to come is refused."""
+    session: SessionName | None = None
+    """Everything that is unfinished in this session."""
+
+    def normalised(self) -> "DelegationCancelParams":
+        """
+        Raises:
+            msgspec.ValidationError: None of the three, or more than one.
+        """
+        given = [one for one in (self.delegation, self.request_id, self.session) if one is not None]
+        if len(given) != 1:
+            raise msgspec.ValidationError(
+                "Object needs exactly one of `delegation`, `request_id` and `session`"
+            )
+        return self
 
 
 DELEGATION_CANCEL: Method[DelegationCancelParams, Delegation] = Method(
@@ -330,8 +351,10 @@ DELEGATION_CANCEL: Method[DelegationCancelParams, Delegation] = Method(
     params=DelegationCancelParams,
     result=Delegation,
     read_only=False,
+    promises="record",
     errors=("unknown", "draining"),
-    summary="Stop a delegation; returns when it is proven stopped.",
+    summary="Stop a delegation, by its id, its request or its session; returns when it is proven"
+    " stopped.",
     example=(
         {"delegation": "d4f0c2a91b7e"},
         {
@@ -356,6 +379,7 @@ DELEGATION_KEEP: Method[DelegationKeepParams, Delegation] = Method(
     params=DelegationKeepParams,
     result=Delegation,
     read_only=False,
+    promises="record",
     errors=("unknown", "draining"),
     summary="Let a delegation outlive its callers, whatever `orphan_s` it was given.",
     example=(

@@ -147,6 +147,7 @@ EVENTS_SUBSCRIBE: Method[EventsSubscribeParams, EventsSubscribeResult] = Method(
     params=EventsSubscribeParams,
     result=EventsSubscribeResult,
     read_only=False,  # bound to its connection
+    promises="nothing",
     errors=("unknown", "draining"),
     summary="Receive events as notifications on this connection. Without `kinds` every kind"
     " comes but `attempt.output`, `attempt.phase` and `attempt.text`: those have to be named.",
@@ -169,6 +170,7 @@ EVENTS_UNSUBSCRIBE: Method[EventsUnsubscribeParams, EventsUnsubscribeResult] = M
     params=EventsUnsubscribeParams,
     result=EventsUnsubscribeResult,
     read_only=False,
+    promises="nothing",
     errors=("unknown", "draining"),
     summary="End a subscription of this connection.",
     example=({"subscription": "e1"}, {"ended": True}),

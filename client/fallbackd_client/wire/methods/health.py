@@ -35,6 +35,11 @@ class HealthParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     everywhere: bool = False
     """Say it for all machines that share health; an error if they cannot be reached."""
 
+    @property
+    def only_reads(self) -> bool:
+        """Whether these params change nothing."""
+        return self.action in ("list", "get")
+
     def normalised(self) -> "HealthParams":
         """
         The same under today's names.
@@ -71,6 +76,7 @@ HEALTH: Method[HealthParams, HealthResult] = Method(
     params=HealthParams,
     result=HealthResult,
     read_only=False,  # list and get change nothing, the others do
+    promises="record",
     errors=("unknown", "draining"),
     summary="Read and set the health of backends and scopes.",
     example=(

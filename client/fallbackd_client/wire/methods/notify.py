@@ -30,6 +30,7 @@ NOTIFY_TEST: Method[NotifyTestParams, NotifyTestResult] = Method(
     params=NotifyTestParams,
     result=NotifyTestResult,
     read_only=False,
+    promises="nothing",
     errors=("draining",),
     summary="Send a notification now, by each way that is configured.",
     example=({}, {"deliveries": [{"way": "command", "ok": True, "detail": "delivered"}]}),

@@ -65,6 +65,7 @@ QUESTION_ANSWER: Method[QuestionAnswerParams, Question] = Method(
     params=QuestionAnswerParams,
     result=Question,
     read_only=False,
+    promises="record",
     errors=("unknown", "busy", "draining"),
     summary="Answer a question with one of its choices; the delegation acts on it.",
     example=(

@@ -106,6 +106,7 @@ SHARE_TEST: Method[ShareTestParams, ShareTestResult] = Method(
     params=ShareTestParams,
     result=ShareTestResult,
     read_only=False,
+    promises="nothing",
     errors=("draining",),
     summary="Try the connection to the server that shares health.",
     example=({}, {"steps": [{"step": "read", "ok": True, "took_s": 0.002}]}),

@@ -149,6 +149,7 @@ CLASSIFICATION_WRONG: Method[ClassificationWrongParams, ClassificationWrongResul
     params=ClassificationWrongParams,
     result=ClassificationWrongResult,
     read_only=False,
+    promises="nothing",
     errors=("unknown", "draining"),
     summary="Note that a failure was misunderstood: keeps a sample, offers a signature.",
     example=(
@@ -196,6 +197,7 @@ CLASSIFICATION_TRAIN: Method[ClassificationTrainParams, ClassificationTrainResul
     params=ClassificationTrainParams,
     result=ClassificationTrainResult,
     read_only=False,
+    promises="nothing",
     errors=("draining",),
     summary="Learn from the samples of wrong verdicts: private weights on top of the shipped ones.",
     example=(

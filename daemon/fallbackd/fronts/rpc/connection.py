@@ -139,6 +139,14 @@ class Connection:
     def is_open(self) -> bool:
         return self._is_open
 
+    @property
+    def has_hung_up(self) -> bool:
+        if not self._is_open:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, 0)
+        return bool(poll.poll(0))  # POLLHUP or POLLERR: it has closed both directions
+
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         self.write(encode_notification(method, params))
 
@@ -300,10 +308,8 @@ class Connection:
 
     async def _finish(self) -> None:
         """The peer sends no more. It may still read: a pipe like `echo … | socat` does."""
-        poll = select.poll()
-        poll.register(self._socket, 0)
         while self._in_flight or self._outbox:
-            if poll.poll(0):  # POLLHUP or POLLERR: the peer no longer reads
+            if self.has_hung_up:
                 return
             self._all_answered = anyio.Event()
             self._has_room = anyio.Event()

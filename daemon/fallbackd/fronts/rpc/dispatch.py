@@ -11,7 +11,7 @@ than the answer itself.
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import msgspec
@@ -73,6 +73,18 @@ class Garbage(bytes):
     """An error line for what is no request at all."""
 
 
+class _Unanswered:
+    """A caller that expects no answer: that it has hung up says nothing about its request."""
+
+    has_hung_up = False
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def __getattr__(self, name: str) -> Any:  # of `Caller`
+        return getattr(self._caller, name)
+
+
 AnswerLine = bytes | Later | None
 """None: nothing to send (a notification)."""
 
@@ -130,7 +142,9 @@ class Dispatcher:
         caller: Caller,
     ) -> bytes | None:
         try:
-            result = await handler.handle(self._engine, params, caller)
+            if request_id is UNSET:
+                caller = cast("Caller", _Unanswered(caller))
+            result = await handler.answer(self._engine, params, caller)
             return None if request_id is UNSET else _result(request_id, result, unknown)
         except Exception as error:
             return _failed(request_id, error, handler.method.name, handler)

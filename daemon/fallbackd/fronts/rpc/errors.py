@@ -8,7 +8,15 @@ import msgspec
 
 from fallbackd.api.errors import ApiError
 from fallbackd.core.changes import RejectionKind
-from fallbackd.engine.requests import Draining, Invalid, NotPermitted, Refused, Unknown
+from fallbackd.engine.requests import (
+    Draining,
+    Invalid,
+    NotKept,
+    NotPermitted,
+    Refused,
+    Unknown,
+    Withdrawn,
+)
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import PRINTABLE
 from fallbackd_client.wire.envelope import Method
@@ -119,6 +127,12 @@ def error_of(error: Exception) -> RpcError | None:
             return RpcError(codes.NOT_PERMITTED, str(error))
         case Invalid():
             return RpcError(codes.INVALID_PARAMS, str(error))
+        case NotKept():
+            return RpcError(
+                codes.DRAINING, str(error), kind="store_unwritable", data={"done": True}
+            )
+        case Withdrawn():
+            return RpcError(codes.INVALID_PARAMS, str(error), kind="withdrawn")
         case Draining(kind=kind):
             return RpcError(codes.DRAINING, str(error), kind=kind)
         case _:
