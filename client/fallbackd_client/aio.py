@@ -28,6 +28,7 @@ from fallbackd_client.calls import (
     is_repeatable,
     patience_s,
     read_answer,
+    request_id_of,
     with_request_id,
 )
 from fallbackd_client.connection import why_not
@@ -122,6 +123,7 @@ class AsyncClient(AsyncUsualCalls):
         own: Mapping[str, Json] = with_request_id(method, params)
         began_at = time.monotonic()
         patience = Patience(self._reconnect_s, time.monotonic)
+        sent_id: str | None = None
         while True:
             self._last_id += 1
             call_id = self._last_id
@@ -129,13 +131,21 @@ class AsyncClient(AsyncUsualCalls):
             limit_s = timeout_s
             if timeout_s is not None and timeout_s < 0:
                 limit_s = patience_s(method, own, self._timeout_s)
-            link = await self._linked(patience.give_up_at)
-            patience.connected()
             try:
+                link = await self._linked(patience.give_up_at)
+                patience.connected()
+                sent_id = request_id_of(method, own)
                 return await self._exchange(link, call_id, line, limit_s)
             except Lost as lost:
                 if not is_repeatable(method, own) or not patience.lost():
-                    raise NoDaemon("closed", self.path) from lost
+                    raise NoDaemon("closed", self.path, request_id=sent_id) from lost
+            except NoDaemon as error:
+                error.request_id = sent_id
+                if error.cause == "timeout" and sent_id is not None:
+                    # Where it was not taken yet, it must not be: its caller may ask anew. The
+                    # other calls of this link are repeated on the next one.
+                    await link.close()
+                raise
             await anyio.sleep(patience.pause_s())
             own = what_is_left(method, own, time.monotonic() - began_at)
             began_at = time.monotonic()

@@ -77,9 +77,13 @@ class Link:
         except (Lost, ClientError) as error:
             self.fail(error)
         finally:
-            self.fail(Lost())
-            with anyio.CancelScope(shield=True):
-                await anyio.aclose_forcefully(self.stream)
+            await self.close()
+
+    async def close(self) -> None:
+        """Hang up: the daemon begins nothing that it has not taken yet."""
+        self.fail(Lost())
+        with anyio.CancelScope(shield=True):
+            await anyio.aclose_forcefully(self.stream)
 
     def _answered(self, message: dict[str, Json]) -> None:
         if "method" in message:

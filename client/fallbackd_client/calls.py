@@ -47,6 +47,9 @@ READ_ONLY = frozenset(
 )
 """Methods that change nothing. Kept equal to `Method.read_only` by a test, not by an import."""
 
+BEGINS_WORK = ("delegate", "delegation.retry", "delegation.reply")
+"""Those that promise work: kept equal to `Method.promises` by the same test."""
+
 FIRST_DELAY_S = 0.05
 MAX_DELAY_S = 1.0
 
@@ -59,7 +62,7 @@ def is_repeatable(method: str, params: "Mapping[str, Json]") -> bool:
     """Sending it twice is the same as sending it once."""
     if method in READ_ONLY or method in ("delegation.cancel", "delegation.keep"):
         return True
-    if method in ("delegate", "delegation.retry"):
+    if method in BEGINS_WORK:
         return bool(params.get("request_id"))
     if method == "health":
         return params.get("action", "list") in ("list", "get")
@@ -70,15 +73,20 @@ def is_repeatable(method: str, params: "Mapping[str, Json]") -> bool:
 
 def with_request_id(method: str, params: "Mapping[str, Json] | None") -> "dict[str, Json]":
     """
-    A copy of the params, in which a `delegate` carries an id that makes it repeatable, and says
-    from inside which attempt it comes.
+    A copy of the params, in which what begins work carries an id that makes it repeatable; a
+    `delegate` also says from inside which attempt it comes.
     """
     own = dict(params) if params else {}
-    if method in ("delegate", "delegation.retry") and not own.get("request_id"):
+    if method in BEGINS_WORK and not own.get("request_id"):
         own["request_id"] = os.urandom(16).hex()
     if method == "delegate" and not own.get("parent") and (parent := inside_of()) is not None:
         own["parent"] = parent
     return own
+
+
+def request_id_of(method: str, params: "Mapping[str, Json]") -> str | None:
+    """The id under which a request that begins work can be sent again, or cancelled."""
+    return params.get("request_id") if method in BEGINS_WORK else None
 
 
 def for_library(arguments: "Mapping[str, Json]") -> "dict[str, Json]":

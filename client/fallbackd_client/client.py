@@ -6,10 +6,11 @@ with Client() as client:
     print(client.delegate("Explain this repository").text)
 ```
 
-Connects when first used and again when the connection was lost. What changes nothing, a
-`delegate` (which carries a `request_id`) and a `delegation.cancel` are repeated after a loss, for
-up to `reconnect_s` and with growing pauses; everything else raises. So a caller that waits gets
-its answer although the daemon was killed and came back.
+Connects when first used and again when the connection was lost. What changes nothing, what begins
+work (it carries a `request_id`) and a `delegation.cancel` are repeated after a loss, for up to
+`reconnect_s` and with growing pauses; everything else raises. So a caller that waits gets its
+answer although the daemon was killed and came back. A call that is not answered in time closes the
+connection: a request that the daemon has not taken by then begins nothing.
 """
 
 import threading
@@ -23,6 +24,7 @@ from fallbackd_client.calls import (
     is_repeatable,
     patience_s,
     read_answer,
+    request_id_of,
     with_request_id,
 )
 from fallbackd_client.connection import Connection
@@ -197,6 +199,7 @@ class Client(UsualCalls):
     def _call(self, method: str, params: "Mapping[str, Json]", timeout_s: float | None) -> "Json":
         began_at = self._monotonic()
         patience = Patience(self._reconnect_s, self._monotonic)
+        sent_id: str | None = None
         while True:
             self._last_id += 1
             line = encode_call(self._last_id, method, params)
@@ -206,12 +209,13 @@ class Client(UsualCalls):
             try:
                 connection = self._connected(patience.give_up_at)
                 patience.connected()
+                sent_id = request_id_of(method, params)
                 return self._exchange(connection, self._last_id, line, limit_s)
             except Lost as lost:
                 self._lose()
                 was_lost_at = patience.give_up_at
                 if not is_repeatable(method, params) or not patience.lost():
-                    raise NoDaemon("closed", self.path) from lost
+                    raise NoDaemon("closed", self.path, request_id=sent_id) from lost
                 if patience.give_up_at != was_lost_at:
                     self._on_loss(self._reconnect_s)
                 self._sleep(patience.pause_s())
@@ -221,6 +225,8 @@ class Client(UsualCalls):
                 # Half an exchange may be under way: its answer must not meet the next call.
                 if not _is_clean(error):
                     self.close()
+                if isinstance(error, NoDaemon):
+                    error.request_id = sent_id
                 raise
 
     def _lose(self) -> None:

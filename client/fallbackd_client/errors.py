@@ -20,6 +20,9 @@ _NO_DAEMON = {
 }
 
 
+_AGAIN = "; the request may have been taken: send it again with request_id {0!r}, or cancel that"
+
+
 class ClientError(Exception):
     """Base of everything that this library raises on purpose."""
 
@@ -31,13 +34,27 @@ class NoDaemon(ClientError):
     Attributes:
         cause: missing, refused, not_permitted, busy, timeout, closed, bad_reply, unusable.
         path: The socket that was tried.
+        request_id: Of a request that would have begun work, and may have: sent again with it, the
+            work is not run twice; `cancel(request_id=…)` stops it, or keeps it from being begun.
     """
 
-    def __init__(self, cause: str, path: str, *, timeout_s: float = 0.0, detail: str = "") -> None:
-        template = _NO_DAEMON[cause]
-        super().__init__(template.format(path=path, timeout_s=timeout_s, detail=detail))
+    def __init__(
+        self,
+        cause: str,
+        path: str,
+        *,
+        timeout_s: float = 0.0,
+        detail: str = "",
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(_NO_DAEMON[cause].format(path=path, timeout_s=timeout_s, detail=detail))
         self.cause = cause
         self.path = path
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        again = "" if self.request_id is None else _AGAIN.format(self.request_id)
+        return super().__str__() + again
 
 
 class ProtocolError(ClientError):

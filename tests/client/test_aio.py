@@ -48,6 +48,31 @@ async def test_calls_at_once_share_a_connection_and_get_answers_in_any_order(pat
     assert server.accepted == 1
 
 
+async def test_a_request_that_is_not_answered_in_time_is_not_begun_later(path: Path) -> None:
+    """Its connection is closed, which the daemon sees; other calls of it are made on another."""
+    closed = threading.Event()
+
+    def hold(peer: Peer) -> None:
+        while peer.read() is not None:
+            pass
+        closed.set()
+
+    found: list[Any] = []
+    with serving(path, hold, answering({"status": "here"})) as server:
+        async with AsyncClient(str(path)) as client, anyio.create_task_group() as calls:
+
+            async def look() -> None:
+                found.append(await client.call("status"))
+
+            calls.start_soon(look)
+            with pytest.raises(NoDaemon) as raised:
+                await client.call("delegate", {"prompt": "x"}, timeout_s=0.05)
+            assert await anyio.to_thread.run_sync(closed.wait, 60)
+    sent = next(one for one in server.requests if one["method"] == "delegate")
+    assert raised.value.request_id == sent["params"]["request_id"]
+    assert found == ["here"]
+
+
 async def test_an_error_of_the_daemon_is_raised(path: Path) -> None:
     with serving(path, answering({"health": Failing(-32001, "no such")})):
         async with AsyncClient(str(path)) as client:

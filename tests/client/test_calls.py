@@ -18,6 +18,8 @@ from fallbackd_client.errors import NoDaemon, NotSendable, ProtocolError, Reques
     [
         ("status", {}, True),
         ("delegate", {"prompt": "x", "request_id": "r"}, True),
+        ("delegation.reply", {"prompt": "x", "request_id": "r"}, True),
+        ("delegation.reply", {"prompt": "x"}, False),
         ("delegate", {"prompt": "x"}, False),
         ("health", {}, True),
         ("health", {"action": "get", "target": "codex"}, True),

@@ -104,6 +104,39 @@ def test_a_delegate_is_repeated_under_the_same_request_id(path: Path) -> None:
     assert len(first) == 32
 
 
+def hold(peer: Peer) -> None:
+    """Read, and answer nothing until the caller goes."""
+    while peer.read() is not None:
+        pass
+
+
+def test_a_reply_is_repeated_under_the_same_request_id(path: Path) -> None:
+    script = answering({"delegation.reply": {"delegation": "d2"}})
+    with serving(path, hang_up, script) as server, patient(path) as client:
+        params = {"delegation": "d1", "prompt": "x"}
+        assert client.call("delegation.reply", params) == {"delegation": "d2"}
+    assert len({request["params"]["request_id"] for request in server.requests}) == 1
+
+
+def test_a_request_that_may_have_been_taken_can_be_named_by_its_caller(path: Path) -> None:
+    with serving(path, hold) as server, Client(str(path)) as client:
+        with pytest.raises(NoDaemon) as raised:
+            client.call("delegate", {"prompt": "x"}, timeout_s=0.05)
+        with pytest.raises(NoDaemon) as looked:
+            client.call("delegation.wait", {"delegation": "d1"}, timeout_s=0.05)
+    (sent, _) = server.requests
+    assert raised.value.request_id == sent["params"]["request_id"]
+    assert f"request_id {raised.value.request_id!r}" in str(raised.value)
+    assert looked.value.request_id is None
+
+
+def test_a_request_that_was_never_sent_has_no_name(path: Path) -> None:
+    with Client(str(path)) as client, pytest.raises(NoDaemon) as raised:
+        client.call("delegate", {"prompt": "x"})
+    assert raised.value.request_id is None
+    assert "request_id" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("method", "params"),
     [

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 
 import fallbackd_client
-from fallbackd_client.calls import READ_ONLY
+from fallbackd_client.calls import BEGINS_WORK, READ_ONLY
 from fallbackd_client.wire import methods
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.methods import METHODS, NOUNS
@@ -27,6 +27,7 @@ def test_every_module_of_methods_is_listed_once_and_sorted() -> None:
 
 def test_the_client_repeats_exactly_the_methods_that_change_nothing() -> None:
     assert {method.name for method in METHODS if method.read_only} == READ_ONLY
+    assert {method.name for method in METHODS if method.promises == "work"} == set(BEGINS_WORK)
 
 
 def test_every_method_that_changes_something_says_what_it_promises() -> None:
