@@ -148,6 +148,9 @@ _MAX_ANSWERS = 64
 _answers: OrderedDict[str, Json] = OrderedDict()
 """The last answers to quick questions, by method and parameters."""
 _answers_lock = threading.Lock()
+_MAX_UNANSWERED = 64
+_unanswered: OrderedDict[str, str] = OrderedDict()
+"""Ids of requests that the daemon may have taken, by their parameters: asked again, it is one."""
 _USER_ETA_CORRECTION: dict[Any, float] = {}
 """Bridges import and write it. Estimates follow the times that the daemon measures."""
 
@@ -446,11 +449,28 @@ def _execute(
         "metadata": {"estimate_s": estimate_s} if estimate_s else None,
     }
     if delay_s <= 0:
-        return _result(_call("delegate", **params, wait="accepted"))
+        return _result(_delegate(**params, wait="accepted"))
     # Not `settled`: a first line of output may be that of a platform that is about to fail.
     wait_s = min(float(delay_s), MAX_WAIT_S)
-    found = _call("delegate", **params, wait="finished", wait_s=wait_s)
+    found = _delegate(**params, wait="finished", wait_s=wait_s)
     return _result(_followed(found, wait_s))
+
+
+def _delegate(**params: Any) -> Json:
+    """The same request again, after one that was not answered, is not run twice."""
+    key = json.dumps(params, sort_keys=True)
+    with _answers_lock:
+        request_id = _unanswered.pop(key, None)
+    try:
+        return _call("delegate", **params, request_id=request_id)
+    except NoDaemon as error:
+        again = error.request_id or request_id
+        if again is not None:
+            with _answers_lock:
+                _unanswered[key] = again
+                while len(_unanswered) > _MAX_UNANSWERED:
+                    _unanswered.popitem(last=False)
+        raise
 
 
 def delegation_status(delegation: str) -> Json:

@@ -1,15 +1,17 @@
 """The functions that voice agents know, against a real daemon with programs that answer."""
 
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from tests.client.scripted import Failing, Peer, answering, serving
 from tests.contrib.agents import ANSWER, PLAIN_OPENCODE, fresh_module, install, write
 from tests.support.daemon import HANG_S, running
 
-from fallbackd_client import NoDaemon, RpcError
+from fallbackd_client import Client, NoDaemon, RpcError
 
 MODULE = fresh_module()
 
@@ -447,3 +449,26 @@ async def test_a_daemon_that_hangs_costs_two_seconds_and_its_last_answer_is_give
             assert "error" in agent.suggest_platform("another question")
         finally:
             daemon.send(signal.SIGCONT)
+
+
+def test_what_was_not_answered_is_the_same_request_when_it_is_asked_again(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hold(peer: Peer) -> None:
+        while peer.read() is not None:
+            pass
+
+    taken = Failing(-32003, "no backend is available")
+    path = tmp_path / "control.sock"
+    use(monkeypatch, str(path))
+    with serving(
+        path, hold, answering({"delegate": taken}), answering({"delegate": taken})
+    ) as server:
+        monkeypatch.setattr(agent, "Client", partial(Client, timeout_s=0.05))
+        assert "did not answer" in agent.execute_delegation("p", "a")["error"]
+        monkeypatch.setattr(agent, "Client", Client)
+        for _ in range(2):
+            agent.execute_delegation("p", "a")
+    first, again, anew = (one["params"]["request_id"] for one in server.requests)
+    assert first == again
+    assert anew != first
