@@ -57,6 +57,8 @@ class StoredBy(Struct, frozen=True, kw_only=True):
     place: Callable[[Mapping[str, str], str], Path]
     """The directory of its user's data, or its database: of an environment, and the home directory
     where that has none."""
+    file: Callable[[Path, str], Path | None]
+    """Where a place has one conversation, by its id. None: it has no file of this name."""
     read: Callable[[Path, str], Stored | None]
     """One conversation of a place by its id. None: there is none that can be read."""
     newest: Callable[[Path, int], list[FoundSession]]
@@ -160,9 +162,8 @@ def _codex_place(environ: Mapping[str, str], home: str) -> Path:
     return _moved(environ, "CODEX_HOME", ".codex", home)
 
 
-def _read_codex(place: Path, id: str) -> Stored | None:
-    found = _last(place.glob(f"sessions/*/*/*/rollout-*-{id}.jsonl"))
-    return _read_file(found, codex.parse, id=id)
+def _codex_file(place: Path, id: str) -> Path | None:
+    return _last(place.glob(f"sessions/*/*/*/rollout-*-{id}.jsonl"))
 
 
 def _render_codex(
@@ -192,8 +193,8 @@ def _claude_place(environ: Mapping[str, str], home: str) -> Path:
     return _moved(environ, "CLAUDE_CONFIG_DIR", ".claude", home)
 
 
-def _read_claude(place: Path, id: str) -> Stored | None:
-    return _read_file(_last(place.glob(f"projects/*/{id}.jsonl")), claude.parse, id=id)
+def _claude_file(place: Path, id: str) -> Path | None:
+    return _last(place.glob(f"projects/*/{id}.jsonl"))
 
 
 def _render_claude(
@@ -224,9 +225,8 @@ def _gemini_place(environ: Mapping[str, str], home: str) -> Path:
     return _moved(environ, "GEMINI_CLI_HOME", "", home) / ".gemini"
 
 
-def _read_gemini(place: Path, id: str) -> Stored | None:
-    found = _last(place.glob(f"tmp/*/chats/session-*-{id[:8]}.jsonl"))
-    return _read_file(found, gemini.parse, id=id)
+def _gemini_file(place: Path, id: str) -> Path | None:
+    return _last(place.glob(f"tmp/*/chats/session-*-{id[:8]}.jsonl"))
 
 
 def _render_gemini(
@@ -292,7 +292,8 @@ AGENTS: Mapping[str, StoredBy] = {
         StoredBy(
             name="claude",
             place=_claude_place,
-            read=_read_claude,
+            file=_claude_file,
+            read=lambda place, id: _read_file(_claude_file(place, id), claude.parse, id=id),
             newest=lambda place, limit: _looked(
                 "claude",
                 place.glob("projects/*/*.jsonl"),
@@ -306,7 +307,8 @@ AGENTS: Mapping[str, StoredBy] = {
         StoredBy(
             name="codex",
             place=_codex_place,
-            read=_read_codex,
+            file=_codex_file,
+            read=lambda place, id: _read_file(_codex_file(place, id), codex.parse, id=id),
             newest=lambda place, limit: _looked(
                 "codex",
                 place.glob("sessions/*/*/*/rollout-*.jsonl"),
@@ -320,7 +322,8 @@ AGENTS: Mapping[str, StoredBy] = {
         StoredBy(
             name="gemini",
             place=_gemini_place,
-            read=_read_gemini,
+            file=_gemini_file,
+            read=lambda place, id: _read_file(_gemini_file(place, id), gemini.parse, id=id),
             newest=lambda place, limit: _looked(
                 "gemini", place.glob("tmp/*/chats/session-*.jsonl"), limit, gemini.parse
             ),
@@ -330,6 +333,7 @@ AGENTS: Mapping[str, StoredBy] = {
         StoredBy(
             name="opencode",
             place=_opencode_place,
+            file=lambda place, _: place,
             read=opencode.read_database,
             newest=_newest_opencode,
             parse=opencode.parse,

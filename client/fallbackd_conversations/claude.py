@@ -9,7 +9,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from fallbackd_conversations.files import as_json, fields, lines_of, objects, objects_in
 from fallbackd_conversations.files import words as text_of
@@ -40,6 +40,12 @@ _NOT_SAID = (
     "[Request interrupted by user",
 )
 """Beginnings of texts in the user's name that the program itself writes."""
+_BY_ITSELF = re.compile(r"set to continue automatically|continuing (?:automatically|now)", re.I)
+_AT_RESET = re.compile(r"Usage limit (?:reset|available again) ", re.I)
+_NO_LONGER = re.compile(r"^Automatic continue |press enter to continue", re.I)
+"""Of notices about a turn that met a limit."""
+ResumingWord = Literal["no", "waits", "started"]
+"""`waits`: for the reset of its limit."""
 _ENTRYPOINT = re.compile(rb'"entrypoint"\s*:\s*"([^"]*)"')
 _CUT_OFF = ("[Request interrupted by user", "Command running in background with ID")
 """Beginnings of results that say nothing of how the call ended."""
@@ -54,6 +60,40 @@ def owner_of(head: bytes) -> OwnerWord:
     """The owner of a session, by how the program was started that wrote its first message."""
     begun = _ENTRYPOINT.search(head)
     return "program" if begun is not None and begun[1].startswith(b"sdk-") else "person"
+
+
+def resuming(data: bytes) -> ResumingWord:
+    """
+    Whether the program continues the last turn by itself.
+
+    Source: claude 2.1.332. At a limit it writes a notice that it waits for the reset, and another
+    one when the person cancels that; at the reset it sends a prompt of its own.
+
+    Args:
+        data: The end of a session's file.
+    """
+    found: ResumingWord = "no"
+    for line in objects(data):
+        notice = text_of(line.get("content")) if line.get("type") == "system" else ""
+        if fields(line.get("origin")).get("kind") == "auto-continuation":
+            found = "started"
+        elif _BY_ITSELF.search(notice):
+            found = "started" if _AT_RESET.match(notice) else "waits"
+        elif _NO_LONGER.search(notice):
+            found = "no"
+        elif found != "no" and line.get("type") == "assistant":
+            found = "waits" if line.get("error") == "rate_limit" else "started"
+        elif found != "no" and line.get("type") == "user" and _is_asked(line):
+            found = "no"
+    return found
+
+
+def _is_asked(line: dict[str, Any]) -> bool:
+    return line.get("isMeta") is not True and any(
+        block.get("type") == "text"
+        and not text_of(block.get("text")).lstrip().startswith(_NOT_SAID)
+        for block in _blocks(line)
+    )
 
 
 def parse(data: bytes) -> Stored:

@@ -347,6 +347,45 @@ def test_an_answer_that_was_written_before_its_question_follows_it() -> None:
         assert [one.text for one in claude.parse(data).said] == ["asked", "the answer"]
 
 
+LIMIT = line("1", None, "assistant", "", error="rate_limit", isApiErrorMessage=True)
+ASKED = line("2", "1", "user", "go on")
+ANSWER = line("3", "2", "assistant", "done")
+BY_ITSELF = line("4", "1", "user", "Continue", isMeta=True, origin={"kind": "auto-continuation"})
+
+
+def notice(text: str) -> bytes:
+    return files.lines_of([{"type": "system", "subtype": "informational", "content": text}])
+
+
+WAITS = LIMIT + notice("Usage limit reached \u00b7 set to continue automatically at 3:04pm")
+CANCELLED = notice("Automatic continue cancelled \u00b7 /rate-limit-options to wait again")
+
+
+@pytest.mark.parametrize(
+    ("data", "resuming"),
+    [
+        (b"", "no"),
+        (LIMIT, "no"),
+        (WAITS, "waits"),
+        (WAITS + CANCELLED, "no"),
+        (WAITS + CANCELLED + WAITS, "waits"),
+        (WAITS + notice("Usage limit has reset \u00b7 Press enter to continue"), "no"),
+        (WAITS + notice("Automatic continue stopped \u00b7 your login changed or ended"), "no"),
+        (WAITS + ASKED, "no"),
+        (WAITS + line("2", "1", "user", "caveat", isMeta=True), "waits"),
+        (WAITS + notice("Usage limit available again \u00b7 continuing now"), "started"),
+        (WAITS + notice("Usage limit reset \u00b7 Continuing automatically"), "started"),
+        (WAITS + BY_ITSELF, "started"),
+        (WAITS + BY_ITSELF + ANSWER, "started"),
+        (WAITS + BY_ITSELF + LIMIT, "waits"),
+        (WAITS + BY_ITSELF + ANSWER + ASKED, "no"),
+        (line("1", None, "user", "set to continue automatically"), "no"),
+    ],
+)
+def test_claude_writes_down_that_it_continues_by_itself(data: bytes, resuming: str) -> None:
+    assert claude.resuming(data) == resuming
+
+
 def test_a_tree_with_a_circle_ends_where_it_closes() -> None:
     data = line("1", "2", "user", "first") + line("2", "1", "assistant", "one")
     assert [one.text for one in claude.parse(data).said] == ["first", "one"]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fallbackd_client.calls import Json
+    from fallbackd_conversations.claude import ResumingWord
 
 LIMIT_S = 0.5
 """Claude Code waits for nothing here, and neither does the person."""
@@ -69,7 +70,17 @@ def report(event: Mapping[str, Json], socket: str | None) -> str | None:
     backend, health = found.get("backend"), found.get("health")
     if not isinstance(backend, str) or not isinstance(health, dict):
         return None
-    return sentence(backend, health)
+    return sentence(backend, health, resuming=resuming_of(event))
+
+
+def resuming_of(event: Mapping[str, Json]) -> ResumingWord:
+    """Whether the session of an event waits for the reset of its limit."""
+    from pathlib import Path
+
+    from fallbackd_client.interactive.sessions import resuming_in
+
+    path = event.get("transcript_path")
+    return resuming_in(Path(path)) if isinstance(path, str) and os.path.isabs(path) else "no"
 
 
 def home_of(environ: Mapping[str, str]) -> dict[str, Json]:

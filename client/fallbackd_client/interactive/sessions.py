@@ -7,6 +7,7 @@ import os
 import re
 
 from fallbackd_client.errors import ClientError
+from fallbackd_conversations import claude
 from fallbackd_conversations.agents import AGENTS, FoundSession, is_plain_id
 from fallbackd_conversations.files import read_ends
 
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fallbackd_client.client import Client
+    from fallbackd_conversations.claude import ResumingWord
 
 _ATTEMPTS_OF = 200
 """Delegations."""
 _ASK_S = 5.0
+_PROCESSES = "/proc"
 _END_BYTES = 64 * 1024
 _LIMITS = {
     "claude": re.compile(r'"error"\s*:\s*"rate_limit"'),
@@ -61,13 +64,14 @@ def newest(
 def by_id(agent: str, id: str, environ: Mapping[str, str], *, home: str) -> FoundSession | None:
     """Any stored session, also one that a program has held."""
     place = places(environ, home)[agent]
-    stored = AGENTS[agent].read(place, id) if is_plain_id(id) else None
-    if stored is None:
+    path = AGENTS[agent].file(place, id) if is_plain_id(id) else None
+    stored = None if path is None else AGENTS[agent].read(place, id)
+    if path is None or stored is None:
         return None
     return FoundSession(
         agent=agent,
         id=id,
-        path=place,
+        path=path,
         changed_at=0.0,
         cwd=stored.cwd,
         first_words=stored.first_words,
@@ -96,6 +100,38 @@ def has_met_limit(one: FoundSession) -> bool:
         return False
     last = next((line for line in _last_lines(one.path) if ends.search(line)), "")
     return _is_object(last) and limit.search(last) is not None
+
+
+def resuming(one: FoundSession) -> ResumingWord:
+    """Whether its agent, where a person has it open, continues the last turn by itself."""
+    found = resuming_in(one.path) if one.agent == "claude" else "no"
+    return found if found == "no" or is_open(one) else "no"
+
+
+def resuming_in(path: Path) -> ResumingWord:
+    """The same of a file of claude, whether it is open or not."""
+    return claude.resuming(read_ends(path, tail_bytes=_END_BYTES)[-_END_BYTES:])
+
+
+def is_open(one: FoundSession) -> bool:
+    """Whether its agent runs in its directory; where processes cannot be seen, it does."""
+    if not os.path.isdir(_PROCESSES):
+        return True
+    return any(
+        _is_running(f"{_PROCESSES}/{pid}", one) for pid in os.listdir(_PROCESSES) if pid.isdecimal()
+    )
+
+
+def _is_running(process: str, one: FoundSession) -> bool:
+    try:
+        with open(f"{process}/cmdline", "rb") as file:
+            words = file.read(4096).split(b"\0")[:2]
+        names = {os.path.basename(os.fsdecode(word)).partition(".")[0] for word in words}
+        return one.agent in names and os.path.realpath(f"{process}/cwd") == os.path.realpath(
+            one.cwd
+        )
+    except OSError:
+        return False
 
 
 def is_here(one: FoundSession, cwd: str) -> bool:

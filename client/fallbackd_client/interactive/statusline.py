@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 
-from fallbackd_client.interactive.hook import ask, home_of
+from fallbackd_client.interactive.hook import ask, home_of, resuming_of
 from fallbackd_client.interactive.words import USABLE, sentence, short
 
 TYPE_CHECKING = False
@@ -63,7 +63,9 @@ def line(event: Mapping[str, Json], socket: str | None) -> str:
     words += _others(found.get("others"))
     backend, health = found.get("backend"), found.get("health")
     if isinstance(backend, str) and isinstance(health, dict):
-        limit = sentence(backend, health)
+        limit = None
+        if health.get("state") not in USABLE:
+            limit = sentence(backend, health, resuming=resuming_of(event))
         words += [limit] if limit else []
     return _GAP.join(words)
 

@@ -11,13 +11,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fallbackd_client.calls import Json
+    from fallbackd_conversations.claude import ResumingWord
 
 CONTINUE = "continue here with: fallbackd-client continue"
+FIRST = "and then continues by itself; press Esc first, then "
 USABLE = ("healthy", "cooldown")
 
 
-def sentence(backend: str, health: Mapping[str, Json]) -> str | None:
-    """`claude is limited until 13:00; continue here with: …`; None: it can be used."""
+def sentence(
+    backend: str, health: Mapping[str, Json], *, resuming: ResumingWord = "no"
+) -> str | None:
+    """
+    `claude is limited until 13:00; continue here with: …`; None: it can be used.
+
+    Args:
+        resuming: Whether the agent continues by itself; then the work would be done twice.
+    """
     state = health.get("state")
     if state is None or state in USABLE:
         return None
@@ -28,7 +37,8 @@ def sentence(backend: str, health: Mapping[str, Json]) -> str | None:
     else:
         what = "is unavailable"
     at = until(health)
-    return f"{one_line(backend)} {what}{f' until {at}' if at else ''}; {CONTINUE}"
+    gap = f" {FIRST}" if resuming == "waits" else "; "
+    return f"{one_line(backend)} {what}{f' until {at}' if at else ''}{gap}{CONTINUE}"
 
 
 def short(backend: str, health: Mapping[str, Json]) -> str:

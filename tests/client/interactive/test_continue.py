@@ -2,11 +2,18 @@
 
 import json
 import os
+import pty
+import select
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.client.conftest import RunCli
+from tests.support.command import client_argv, client_environ
+from tests.support.daemon import HANG_S
 
 from fallbackd_client.cli.commands import continue_ as command
 from fallbackd_client.cli.main import main
@@ -308,6 +315,115 @@ def test_a_limit_in_the_session_that_was_continued_is_the_last_one(
     assert document(capsys, "--from", "codex", "--to", "claude")["from"]["id"] == new
     found = document(capsys, "--from", "@last-limited", "--to", "claude")
     assert (found["from"]["id"], found["prompt"]) == (new, "and a third thing")
+
+
+NOTICE = "Usage limit reached \u00b7 set to continue automatically at 3:04pm"
+CANCELLED = "Automatic continue cancelled \u00b7 /rate-limit-options to wait again"
+STARTED = "Usage limit available again \u00b7 continuing now"
+
+
+def noted(path: Path, content: str) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps({"type": "system", "content": content}) + "\n")
+
+
+@contextmanager
+def open_claude(home: Path) -> Iterator[None]:
+    """In this directory, until it is left."""
+    (home / "bin" / "claude").write_text("#!/bin/sh\nread word\n")
+    (home / "bin" / "claude").chmod(0o755)
+    with subprocess.Popen([home / "bin" / "claude"], stdin=subprocess.PIPE) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+class Terminal:
+    """`continue --from claude --to codex --interactive`, on a terminal of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self._fd, theirs = pty.openpty()
+        words = ("--from", "claude", "--to", "codex", "--interactive")
+        env = {"HOME": str(home), "PATH": f"{home}/bin", "TERM": "dumb"}
+        self.process = subprocess.Popen(
+            client_argv("continue", *words),
+            env=client_environ("/nowhere", env),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        self.seen = ""
+
+    def until(self, words: str) -> None:
+        while words not in self.seen:
+            assert select.select([self._fd], [], [], HANG_S)[0], self.seen
+            self.seen += os.read(self._fd, 65_536).decode()
+
+    def press_enter(self) -> None:
+        os.write(self._fd, b"\n")
+
+    def end(self) -> int:
+        code = self.process.wait(HANG_S)
+        os.close(self._fd)
+        return code
+
+
+def test_claude_that_continues_by_itself_is_cancelled_first(home: Path) -> None:
+    installed(home, "codex")
+    (home / "bin" / "codex").write_text("#!/bin/sh\necho codex has started\n")
+    path = limited(home)
+    noted(path, NOTICE)
+    with open_claude(home):
+        shown = Terminal(home)
+        shown.until("press Esc in claude first")
+        assert not (home / ".codex").exists()
+        noted(path, CANCELLED)
+        shown.until("codex has started")
+        assert shown.end() == 0
+
+
+def test_a_person_can_continue_all_the_same(home: Path) -> None:
+    installed(home, "codex")
+    (home / "bin" / "codex").write_text("#!/bin/sh\necho codex has started\n")
+    noted(limited(home), NOTICE)
+    with open_claude(home):
+        shown = Terminal(home)
+        shown.until("press Enter to continue here all the same")
+        shown.press_enter()
+        shown.until("codex has started")
+        assert shown.end() == 0
+
+
+def test_nothing_is_started_beside_claude_that_has_continued_by_itself(home: Path) -> None:
+    installed(home, "codex")
+    path = limited(home)
+    noted(path, NOTICE)
+    with open_claude(home):
+        shown = Terminal(home)
+        shown.until("press Esc in claude first")
+        noted(path, STARTED)
+        shown.until("claude has continued by itself; nothing was started here")
+        assert shown.end() == 2
+    assert not (home / ".codex").exists()
+
+
+def test_without_a_terminal_it_is_said_and_nothing_is_started(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(home, "codex")
+    noted(limited(home), NOTICE)
+    words = ["--socket", "/nowhere", "continue", "--from", f"claude:{ID}", "--to", "codex"]
+    with open_claude(home):
+        assert main([*words, "--json"]) == 0
+        said = capsys.readouterr()
+        assert json.loads(said.out)["press_esc"] is True
+        assert "press Esc in claude first" in said.err
+        assert main([*words, "--interactive"]) == 2
+        assert "both would do the same work" in capsys.readouterr().err
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["press_esc"] is False, "it is not open any more"
 
 
 def test_the_daemon_says_which_agent_is_next(home: Path, run_cli: RunCli) -> None:

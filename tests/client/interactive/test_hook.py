@@ -57,6 +57,16 @@ def test_a_limit_is_reported_and_the_person_is_told_how_to_continue(run_cli: Run
 
 
 @pytest.mark.usefixtures("patient")
+def test_a_limit_that_claude_waits_for_is_said(run_cli: RunCli, tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    notice = "Usage limit reached \u00b7 set to continue automatically at 3:04pm"
+    path.write_text(json.dumps({"type": "system", "content": notice}) + "\n")
+    event = {**EVENT, "transcript_path": str(path)}
+    ran = run_cli(HOOK, limited(time.time() + 60), stdin=words(event))
+    assert "continues by itself; press Esc first" in json.loads(ran.out)["systemMessage"]
+
+
+@pytest.mark.usefixtures("patient")
 def test_another_account_is_told_apart_by_its_directory(
     run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,22 @@ def test_a_limit_is_said_with_the_way_on(run_cli: RunCli) -> None:
     )
 
 
+def test_a_limit_that_claude_waits_for_is_said_with_the_key_that_ends_that(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.jsonl"
+    notice = "Usage limit reached \u00b7 set to continue automatically at 3:04pm"
+    path.write_text(json.dumps({"type": "system", "content": notice}) + "\n")
+    limited = {"state": "rate_limited"}
+    for state, words in (
+        (limited, " and then continues by itself; press Esc first, then continue here"),
+        (OK, ""),
+    ):
+        out, _ = said(run_cli, {**ANSWER, "health": state}, {"transcript_path": str(path)})
+        assert words in out
+        assert ("Esc" in out) == bool(words)
+
+
 def test_the_others_are_shown_up_to_the_first_that_can_be_used(run_cli: RunCli) -> None:
     others = {
         "codex": {"state": "rate_limited", "until_at": None},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import shlex
 import sys
 import time
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 AGENTS = ("claude", "codex", "gemini", "opencode")
 _LISTED = 5
+_LOOK_S = 0.2
 LAST_LIMITED = "@last-limited"
 
 
@@ -54,12 +56,13 @@ def run(args: argparse.Namespace, client: Client) -> int:
     environ, home = dict(os.environ), os.path.expanduser("~")
     try:
         targets = choose(client, session.agent, args.to, environ, home=home)
+        is_resuming = _is_resuming(args, session)
         stored = read(session, environ, home=home)
     except (NoTarget, NotCarried) as error:
         raise UsageError(str(error)) from error
     target, carried = _carried(stored, targets, environ, home)
     if args.json:
-        emit_json(_document(session, target, carried))
+        emit_json({**_document(session, target, carried), "press_esc": is_resuming})
     else:
         turns = f"{carried.turns} {'turn' if carried.turns == 1 else 'turns'}"
         note(f"{session.agent} → {target.backend}: {turns} carried over")
@@ -67,8 +70,40 @@ def run(args: argparse.Namespace, client: Client) -> int:
             note('the last prompt has no answer yet: send "continue" to have it answered')
         print(_line(carried), flush=True)
     if args.interactive or (not args.json and _is_wanted()):
+        if not is_resuming:
+            _is_resuming(args, session)  # it may have met its limit since
         _start(carried)
     return exits.OK
+
+
+def _is_resuming(args: argparse.Namespace, session: FoundSession) -> bool:
+    """
+    Whether the open agent still continues by itself at the reset of its limit.
+
+    On a terminal the person is asked to cancel that, and it is waited for: two agents would do the
+    same work in one directory.
+
+    Raises:
+        UsageError: It has continued, or nothing can be started beside it.
+    """
+    from fallbackd_client.interactive.sessions import resuming
+
+    if resuming(session) != "waits":
+        return False
+    first = f"press Esc in {session.agent} first: it continues by itself at the reset of its limit"
+    if not _is_terminal():
+        if args.interactive:
+            raise UsageError(f"{first}, and both would do the same work in {session.cwd}")
+        note(first)
+        return True
+    note(f"{first}. Waiting for that; press Enter to continue here all the same")
+    while (state := resuming(session)) == "waits":
+        if select.select([sys.stdin], [], [], _LOOK_S)[0]:
+            sys.stdin.readline()
+            return True
+    if state == "started":
+        raise UsageError(f"{session.agent} has continued by itself; nothing was started here")
+    return False
 
 
 def _carried(
