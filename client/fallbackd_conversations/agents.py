@@ -65,6 +65,8 @@ class StoredBy(Struct, frozen=True, kw_only=True):
     """The sessions of people in a place that changed last, newest first; at most so many."""
     parse: Callable[[bytes], Stored]
     """One that is at hand, however damaged it is."""
+    takes: frozenset[str]
+    """Media types of files that its messages can hold (`words.given_to`)."""
     render: Callable[..., Rendered | None]
     """
     `render(said, place=…, cwd=…, now=…, seed=…, owner=…, model=…)`. None: it cannot be written for
@@ -96,7 +98,9 @@ def _flat(said: Sequence[Utterance]) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for one in alternating(said):
         texts = [part if isinstance(part, str) else tool_lines((part,)) for part in in_order(one)]
-        text = " ".join(" ".join(texts if one.role == "assistant" else [one.text]).split())
+        if one.role == "user":
+            texts = [one.text, *(f"{each.type} {each.data}" for each in one.files)]
+        text = " ".join(" ".join(texts).split())
         if found and found[-1][0] == one.role:
             found[-1] = (one.role, f"{found[-1][1]} {text}")
         else:
@@ -302,6 +306,7 @@ AGENTS: Mapping[str, StoredBy] = {
                 claude.owner_of,
             ),
             parse=claude.parse,
+            takes=claude.TAKES,
             render=_render_claude,
         ),
         StoredBy(
@@ -317,6 +322,7 @@ AGENTS: Mapping[str, StoredBy] = {
                 codex.owner_of,
             ),
             parse=codex.parse,
+            takes=codex.TAKES,
             render=_render_codex,
         ),
         StoredBy(
@@ -328,6 +334,7 @@ AGENTS: Mapping[str, StoredBy] = {
                 "gemini", place.glob("tmp/*/chats/session-*.jsonl"), limit, gemini.parse
             ),
             parse=gemini.parse,
+            takes=gemini.TAKES,
             render=_render_gemini,
         ),
         StoredBy(
@@ -337,6 +344,7 @@ AGENTS: Mapping[str, StoredBy] = {
             read=opencode.read_database,
             newest=_newest_opencode,
             parse=opencode.parse,
+            takes=opencode.TAKES,
             render=_render_opencode,
         ),
     )

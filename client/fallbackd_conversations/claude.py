@@ -15,6 +15,7 @@ from fallbackd_conversations.files import as_json, fields, lines_of, objects, ob
 from fallbackd_conversations.files import words as text_of
 from fallbackd_conversations.turns import (
     NO_OUTPUT,
+    Attachment,
     Listener,
     OutcomeWord,
     OwnerWord,
@@ -22,8 +23,10 @@ from fallbackd_conversations.turns import (
     ToolUse,
     Utterance,
     alternating,
+    attachment,
     in_order,
 )
+from fallbackd_conversations.words import file_line
 
 END_OF_PROMPT = "The text above is the whole request."
 """A block that the daemon puts behind a prompt which could be read as a command."""
@@ -53,6 +56,8 @@ SHELL = "Bash"
 MAX_SLUG_CHARS = 200
 """The program shortens longer ones in a way of its own."""
 _MODEL = "another-agent"
+TAKES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
+_FILES = ("image", "document")
 _MESSAGES = ("user", "assistant")
 
 
@@ -157,7 +162,12 @@ def _results(line: dict[str, Any]) -> dict[str, tuple[str, OutcomeWord]]:
         if block.get("type") == "tool_result":
             content = block.get("content")
             if not isinstance(content, str):
-                content = "\n".join(text_of(part.get("text")) for part in objects_in(content))
+                content = "\n".join(
+                    file_line(_attached(part))
+                    if part.get("type") in _FILES
+                    else text_of(part.get("text"))
+                    for part in objects_in(content)
+                )
             outcome: OutcomeWord = "failed" if block.get("is_error") is True else "done"
             if content.startswith(_CUT_OFF):
                 outcome = "no_result"
@@ -168,9 +178,15 @@ def _results(line: dict[str, Any]) -> dict[str, tuple[str, OutcomeWord]]:
 def _read_user(talk: Listener, line: dict[str, Any]) -> None:
     if line.get("isMeta") is True:
         return
-    texts = [text_of(one.get("text")) for one in _blocks(line) if one.get("type") == "text"]
+    blocks = _blocks(line)
+    texts = [text_of(one.get("text")) for one in blocks if one.get("type") == "text"]
     said = [one for one in texts if one != END_OF_PROMPT and not one.lstrip().startswith(_NOT_SAID)]
-    talk.user("\n".join(said))
+    talk.user("\n".join(said), [_attached(one) for one in blocks if one.get("type") in _FILES])
+
+
+def _attached(block: dict[str, Any]) -> Attachment:
+    source = fields(block.get("source"))
+    return attachment(source.get("media_type"), source.get("data"), name=block.get("title"))
 
 
 def _read_agent(
@@ -222,7 +238,9 @@ def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float, owner: O
 
     for one in alternating(said):
         if one.role == "user":
-            add("user", {"content": one.text})
+            blocks = [{"type": "text", "text": one.text}] if one.text else []
+            blocks += [_file_block(each) for each in one.files]
+            add("user", {"content": blocks if one.files else one.text})
             continue
         for part in in_order(one):
             if isinstance(part, str):
@@ -238,6 +256,13 @@ def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float, owner: O
             }
             add("user", {"content": [{**result, "content": part.result or NO_OUTPUT}]})
     return lines_of(lines)
+
+
+def _file_block(one: Attachment) -> dict[str, Any]:
+    kind = "image" if one.type.startswith("image/") else "document"
+    source = {"type": "base64", "media_type": one.type, "data": one.data}
+    title = {"title": one.name} if kind == "document" and one.name else {}
+    return {"type": kind, "source": source, **title}
 
 
 def slug(cwd: str) -> str | None:

@@ -15,14 +15,17 @@ from typing import Any
 from fallbackd_conversations.files import as_json, decoded, fields, lines_of, objects, objects_in
 from fallbackd_conversations.files import words as text_of
 from fallbackd_conversations.turns import (
+    Attachment,
     Listener,
     OutcomeWord,
     OwnerWord,
     Stored,
     ToolUse,
     Utterance,
+    attachment_at,
     in_order,
 )
+from fallbackd_conversations.words import file_line
 
 _NOT_SAID = (
     "<environment_context>",
@@ -32,8 +35,12 @@ _NOT_SAID = (
     "<turn_aborted>",
     "<subagent_notification>",
     "# AGENTS.md instructions for ",
+    "<image",
+    "</image>",
 )
 """Beginnings of texts in the user's name that the program itself writes."""
+TAKES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""Its messages have no other files."""
 SHELL = "exec_command"
 _SHELLS = frozenset({SHELL, "shell", "shell_command", "container.exec", "local_shell"})
 _OF_A_PROGRAM = re.compile(rb'"source"\s*:\s*"exec"')
@@ -79,9 +86,10 @@ def _read_item(talk: Listener, item: dict[str, Any]) -> None:
     call = text_of(item.get("call_id"))
     match item.get("type"):
         case "message" if item.get("role") == "user":
-            texts = [text_of(part.get("text")) for part in objects_in(item.get("content"))]
+            parts = objects_in(item.get("content"))
+            texts = [text_of(part["text"]) for part in parts if "text" in part]
             said = "\n".join(one for one in texts if not one.lstrip().startswith(_NOT_SAID))
-            talk.user(said)
+            talk.user(said, [_attached(one) for one in parts if one.get("type") == "input_image"])
         case "message" if item.get("role") == "assistant":
             parts = objects_in(item.get("content"))
             talk.agent("\n".join(text_of(part.get("text")) for part in parts))
@@ -102,6 +110,10 @@ def _read_item(talk: Listener, item: dict[str, Any]) -> None:
             if called is not None and called.command is not None:
                 ended = ended or "no_result"  # a command ends with a status
             talk.result(call, text, outcome=ended or "done")
+
+
+def _attached(part: dict[str, Any]) -> Attachment:
+    return attachment_at(part.get("image_url"))
 
 
 def _command(name: str, arguments: dict[str, Any]) -> str | None:
@@ -126,7 +138,10 @@ def _output(value: Any) -> tuple[str, OutcomeWord | None]:
         Also how it ended; None: it does not say.
     """
     if isinstance(value, list):
-        value = "\n".join(text_of(part.get("text")) for part in objects_in(value))
+        value = "\n".join(
+            file_line(_attached(part)) if "image_url" in part else text_of(part.get("text"))
+            for part in objects_in(value)
+        )
     elif isinstance(value, dict):
         value = text_of(value.get("content")) or text_of(value.get("output"))
     text = text_of(value)
@@ -181,7 +196,13 @@ def items_of(said: Sequence[Utterance]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     for one in said:
         if one.role == "user":
-            items.append(_message("user", "input_text", one.text))
+            asked = _message("user", "input_text", one.text)
+            parts = asked["content"] if one.text else []
+            asked["content"] = parts + [
+                {"type": "input_image", "image_url": f"data:{each.type};base64,{each.data}"}
+                for each in one.files
+            ]
+            items.append(asked)
             continue
         for part in in_order(one):
             if isinstance(part, str):

@@ -13,7 +13,7 @@ HEAD_BYTES = 256 * 1024
 """The first line of a file of codex alone has twenty kilobytes."""
 TAIL_BYTES = 8 * 1024 * 1024
 """What is said further back does not fit any context."""
-MAX_LINE_BYTES = 4 * 1024 * 1024
+MAX_LINE_BYTES = TAIL_BYTES
 """Pictures, mostly."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -16,15 +16,19 @@ from typing import Any
 from fallbackd_conversations.files import as_json, decoded, encoded, fields, objects, objects_in
 from fallbackd_conversations.files import words as text_of
 from fallbackd_conversations.turns import (
+    Attachment,
     Listener,
     OutcomeWord,
     Stored,
     ToolUse,
     Utterance,
     alternating,
+    attachment,
     in_order,
 )
+from fallbackd_conversations.words import file_line
 
+TAKES = frozenset({"image/png", "image/jpeg", "image/webp", "application/pdf"})
 SHELL = "run_shell_command"
 _NOT_SAID = ("<session_context>", "This is the Gemini CLI. We are setting up the context")
 
@@ -58,7 +62,9 @@ def _key(message: dict[str, Any]) -> tuple[str, str]:
 
 def _read_answer(talk: Listener, parts: Iterable[dict[str, Any]]) -> None:
     for part in parts:
-        if part.get("thought") is not True:
+        if _is_file(part):
+            talk.agent(file_line(_attached(part)))
+        elif part.get("thought") is not True:
             talk.agent(text_of(part.get("text")))
         if call := fields(part.get("functionCall")):
             talk.tool(text_of(call.get("id")), _use(call))
@@ -73,14 +79,24 @@ def _read_message(talk: Listener, message: dict[str, Any]) -> None:
                 _read_result(talk, part)
             texts = [text_of(part.get("text")) for part in parts]
             talk_to = "\n".join(one for one in texts if not one.lstrip().startswith(_NOT_SAID))
-            if talk_to.strip():
-                talk.user(talk_to)
+            attached = [_attached(part) for part in parts if _is_file(part)]
+            if talk_to.strip() or attached:
+                talk.user(talk_to, attached)
         case "gemini":
             _read_answer(talk, parts)
             for call in objects_in(message.get("toolCalls")):
                 talk.tool(text_of(call.get("id")), _use(call))
                 for part in objects_in(call.get("result")):
                     _read_result(talk, part, status=text_of(call.get("status")))
+
+
+def _is_file(part: dict[str, Any]) -> bool:
+    return "inlineData" in part or "fileData" in part
+
+
+def _attached(part: dict[str, Any]) -> Attachment:
+    given = fields(part.get("inlineData")) or fields(part.get("fileData"))
+    return attachment(given.get("mimeType"), given.get("data"), name=given.get("displayName"))
 
 
 def _use(call: dict[str, Any]) -> ToolUse:
@@ -145,7 +161,9 @@ def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float) -> bytes
 
     for one in alternating(said):
         if one.role == "user":
-            add("user", [{"text": one.text}])
+            parts: list[dict[str, Any]] = [{"text": one.text}] if one.text else []
+            parts += [{"inlineData": {"mimeType": f.type, "data": f.data}} for f in one.files]
+            add("user", parts)
             continue
         for part in in_order(one):
             if isinstance(part, str):

@@ -5,18 +5,22 @@ Source: the database and exports of opencode 1.18.33. Ids sort by time, those of
 """
 
 import hashlib
+import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import structs
 
 from fallbackd_conversations.files import as_json, decoded, encoded, fields, objects_in
 from fallbackd_conversations.files import words as text_of
 from fallbackd_conversations.turns import (
     NO_OUTPUT,
     TITLE_OF_PROGRAM,
+    Attachment,
     Listener,
     OutcomeWord,
     OwnerWord,
@@ -24,14 +28,21 @@ from fallbackd_conversations.turns import (
     ToolUse,
     Utterance,
     alternating,
+    attachment_at,
     in_order,
 )
+from fallbackd_conversations.words import file_line
 
 SHELL = "bash"
 _CUT_OFF = ("Tool execution aborted", "Tool execution was interrupted")
 MAX_MESSAGES = 2000
 MAX_PARTS = 10_000
-MAX_PART_CHARS = 1024 * 1024
+MAX_PART_CHARS = 6 * 1024 * 1024
+"""Pictures, mostly."""
+MAX_CHARS = 32 * 1024 * 1024
+_HEAD_CHARS = 1000
+_FIELD = re.compile(r'"(type|mime|filename)":"([^"\\]*)"')
+TAKES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
 BUSY_S = 1.0
 
 
@@ -51,7 +62,8 @@ def _stored(export: dict[str, Any]) -> Stored:
         if role == "user":
             texts = [part for part in parts if part.get("type") == "text"]
             said = [text_of(one.get("text")) for one in texts if one.get("synthetic") is not True]
-            talk.user("\n".join(said))
+            attached = [_attached(part) for part in parts if part.get("type") == "file"]
+            talk.user("\n".join(said), attached)
         elif role == "assistant":
             for part in parts:
                 _read_part(talk, part)
@@ -66,10 +78,18 @@ def _read_part(talk: Listener, part: dict[str, Any]) -> None:
             name, state = text_of(part.get("tool")), fields(part.get("state"))
             given = fields(state.get("input"))
             command = text_of(given.get("command")) if name == SHELL else None
+            attached = map(_attached, objects_in(state.get("attachments")))
             result = text_of(state.get("output")) or text_of(state.get("error"))
+            result = "\n".join((result, *map(file_line, attached)))
             call = text_of(part.get("id")) or as_json(part)
             talk.tool(call, ToolUse(name=name, command=command, args=as_json(given)))
             talk.result(call, result, outcome=_outcome(name, state))
+
+
+def _attached(part: dict[str, Any]) -> Attachment:
+    found = attachment_at(part.get("url"), type=part.get("mime"), name=part.get("filename"))
+    size = part.get("size")
+    return structs.replace(found, size_bytes=size) if isinstance(size, int) else found
 
 
 def _outcome(tool: str, state: dict[str, Any]) -> OutcomeWord:
@@ -97,16 +117,19 @@ def read_database(path: Path, id: str) -> Stored | None:
                 " ORDER BY id DESC LIMIT ?",
                 (id, MAX_PART_CHARS, MAX_MESSAGES),
             ).fetchall()
-            parts = database.execute(
-                "SELECT message_id, data, id FROM part WHERE session_id = ? AND length(data) < ?"
-                " ORDER BY id DESC LIMIT ?",
-                (id, MAX_PART_CHARS, MAX_PARTS),
-            ).fetchall()
+            parts = _bounded(
+                database.execute(
+                    "SELECT message_id, id, length(data),"
+                    " CASE WHEN length(data) < ? THEN data ELSE substr(data, 1, ?) END"
+                    " FROM part WHERE session_id = ? ORDER BY id DESC LIMIT ?",
+                    (MAX_PART_CHARS, _HEAD_CHARS, id, MAX_PARTS),
+                )
+            )
     except (sqlite3.Error, OSError, ValueError):
         return None
     by_message: dict[Any, list[dict[str, Any]]] = {}
-    for message, data, name in reversed(parts):
-        by_message.setdefault(message, []).append({**_object(data), "id": name})
+    for message, name, part in reversed(parts):
+        by_message.setdefault(message, []).append({**part, "id": name})
     return _stored(
         {
             "info": {"id": id, "directory": row[0]},
@@ -116,6 +139,25 @@ def read_database(path: Path, id: str) -> Stored | None:
             ],
         }
     )
+
+
+def _bounded(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, Any, dict[str, Any]]]:
+    """The latest ones; of one that is too large for this, what it is."""
+    found = []
+    room = MAX_CHARS
+    for message, name, length, data in rows:
+        room -= min(length, MAX_PART_CHARS)
+        if room < 0:
+            break
+        part = _object(data) if length < MAX_PART_CHARS else _begun(data, length)
+        found.append((message, name, part))
+    return found
+
+
+def _begun(data: Any, length: int) -> dict[str, Any]:
+    """A file of which only the beginning was read."""
+    known = dict(_FIELD.findall(text_of(data)))
+    return {**known, "size": length * 3 // 4} if known.get("type") == "file" else {}
 
 
 def newest_in(path: Path, *, limit: int) -> list[tuple[float, str]]:
@@ -196,7 +238,11 @@ def render(
         if one.role == "user":
             add({"role": "user", "time": {"created": ms}, "model": both})
             asked = messages[-1]["info"]["id"]
-            part("text", text=one.text)
+            if one.text:
+                part("text", text=one.text)
+            for each in one.files:
+                url = f"data:{each.type};base64,{each.data}"
+                part("file", mime=each.type, filename=each.name or "file", url=url)
             continue
         # A message each: of one message the texts are sent in front of the calls.
         for said_or_run in in_order(one):

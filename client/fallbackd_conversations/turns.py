@@ -1,5 +1,6 @@
 """What a conversation is, and how one is put together from what an agent has stored."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -28,6 +29,43 @@ class ToolUse(Struct, frozen=True, kw_only=True):
     outcome: OutcomeWord = "no_result"
 
 
+class Attachment(Struct, frozen=True, kw_only=True):
+    """A picture or a document that a message holds."""
+
+    type: str
+    """Its media type."""
+    name: str = ""
+    data: str = ""
+    """In base64; empty: the agent has stored only where it was."""
+    size_bytes: int = 0
+    """0: not known."""
+
+
+_MEDIA_TYPE = re.compile(r"[a-z]{1,20}/[\w.+-]{1,80}")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+_DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,")
+
+
+def attachment(type: object, data: object, *, name: object = "") -> Attachment:
+    """An attachment of what an agent has stored, whatever that is."""
+    is_type = isinstance(type, str) and _MEDIA_TYPE.fullmatch(type)
+    is_data = isinstance(data, str) and _BASE64.fullmatch(data)
+    return Attachment(
+        type=str(type) if is_type else "application/octet-stream",
+        name=name if isinstance(name, str) else "",
+        data=str(data) if is_data else "",
+        size_bytes=len(str(data)) * 3 // 4 if is_data else 0,
+    )
+
+
+def attachment_at(url: object, *, type: object = None, name: object = "") -> Attachment:
+    """The same of a `data:` URL; of another one nothing is fetched."""
+    found = _DATA_URL.match(url) if isinstance(url, str) else None
+    if found is None or not isinstance(url, str):
+        return attachment(type, None, name=name)
+    return attachment(type or found[1], url[found.end() :], name=name)
+
+
 class Utterance(Struct, frozen=True, kw_only=True):
     """One message of an earlier turn, by a user or by an agent."""
 
@@ -35,6 +73,8 @@ class Utterance(Struct, frozen=True, kw_only=True):
     text: str
     tools: tuple[ToolUse, ...] = ()
     """Used before the text was written."""
+    files: tuple[Attachment, ...] = ()
+    """Beside the text."""
 
 
 class Stored(Struct, frozen=True, kw_only=True):
@@ -68,9 +108,9 @@ class Listener:
         self._open: list[int] = []
         """Calls without a message yet."""
 
-    def user(self, text: str) -> None:
-        asked = Utterance(role="user", text=text.strip("\n"))
-        if not asked.text.strip():
+    def user(self, text: str, files: Sequence[Attachment] = ()) -> None:
+        asked = Utterance(role="user", text=text.strip("\n"), files=tuple(files))
+        if not asked.text.strip() and not files:
             return
         self._end_tools()
         if not self._said or self._said[-1] != asked:
@@ -139,7 +179,9 @@ def alternating(said: Sequence[Utterance]) -> tuple[Utterance, ...]:
     found: list[Utterance] = []
     for one in said:
         if found and one.role == found[-1].role == "user":
-            found[-1] = structs.replace(found[-1], text=f"{found[-1].text}\n\n{one.text}")
+            text = "\n\n".join(part for part in (found[-1].text, one.text) if part)
+            files = (*found[-1].files, *one.files)
+            found[-1] = structs.replace(found[-1], text=text, files=files)
         else:
             found.append(one)
     return tuple(found)

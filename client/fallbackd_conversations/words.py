@@ -1,10 +1,11 @@
 """What was said before, in words and within bounds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec import structs
 
-from fallbackd_conversations.turns import OutcomeWord, ToolUse, Utterance
+from fallbackd_conversations.redact import strip_controls
+from fallbackd_conversations.turns import Attachment, OutcomeWord, ToolUse, Utterance
 
 MAX_TOOL_CHARS = 2048
 """Of what a tool was given, and of what came back."""
@@ -13,6 +14,10 @@ BRIEF_BYTES = 4096
 BRIEF_CHARS = 1000
 """Of one message there."""
 CHARS_PER_TOKEN = 4.0
+TOKENS_PER_FILE = 1500
+MAX_FILES_CHARS = 5 * 1024 * 1024
+"""Of all files of a conversation, in base64."""
+MAX_NAME_CHARS = 100
 TOKENS_FACTOR = 1.3
 """Estimates are low for code and for languages other than English."""
 SHARE_OF_CONTEXT = 0.5
@@ -43,11 +48,47 @@ def _tool_line(one: ToolUse) -> str:
     return f"[{what} → {_OUTCOMES[one.outcome]}{f': {result}' if result else ''}]"
 
 
+def file_line(one: Attachment) -> str:
+    """`[attached: shot.png, image/png, 120 kB]`, in the place of a file."""
+    size = f"{max(1, round(one.size_bytes / 1000))} kB" if one.size_bytes else ""
+    return f"[attached: {', '.join(part for part in (one.name, one.type, size) if part)}]"
+
+
+def given_to(said: Sequence[Utterance], takes: Collection[str]) -> tuple[Utterance, ...]:
+    """
+    The messages with the latest files that an agent takes; of the others a line is left.
+
+    Args:
+        takes: Media types.
+    """
+    room = MAX_FILES_CHARS
+    found: list[Utterance] = []
+    for one in reversed(said):
+        kept: list[Attachment] = []
+        lines: list[str] = []
+        for each in one.files:
+            if each.data and each.type in takes and len(each.data) <= room:
+                room -= len(each.data)
+                kept.append(each)
+            else:
+                lines.append(file_line(each))
+        if lines:
+            text = "\n".join(part for part in (one.text, *lines) if part)
+            one = structs.replace(one, text=text, files=tuple(kept))
+        found.append(one)
+    return tuple(reversed(found))
+
+
 def cleaned(said: Sequence[Utterance], *, redact: Callable[[str], str]) -> tuple[Utterance, ...]:
-    """Without secrets, control characters, and empty messages; what tools said is cut."""
+    """
+    Without secrets, control characters, and empty messages; what tools said is cut.
+
+    Characters that only join or direct others stay: scripts and emoji are written with them.
+    """
 
     def clean(text: str) -> str:
-        return redact("".join(one for one in text if one.isprintable() or one in "\n\t"))
+        # Half a surrogate pair, which JavaScript writes, has no encoding.
+        return redact(strip_controls(text).encode("utf-8", "replace").decode())
 
     found = []
     for one in said:
@@ -60,8 +101,12 @@ def cleaned(said: Sequence[Utterance], *, redact: Callable[[str], str]) -> tuple
             )
             for tool in one.tools
         )
-        one = structs.replace(one, text=clean(one.text), tools=tools)
-        if one.text.strip() or one.tools:
+        attached = tuple(
+            structs.replace(each, name=" ".join(clean(each.name[:MAX_NAME_CHARS]).split()))
+            for each in one.files
+        )
+        one = structs.replace(one, text=clean(one.text), tools=tools, files=attached)
+        if one.text.strip() or one.tools or one.files:
             found.append(one)
     return tuple(found)
 
@@ -89,14 +134,33 @@ def bounded(
     return tuple(reversed(kept[:whole]))
 
 
+def left_out(said: Sequence[Utterance], kept: Sequence[Utterance], *, turns: int = 0) -> str:
+    """
+    `271 earlier turns and 2 files`, for people; empty: nothing.
+
+    Args:
+        turns: Of the whole conversation, where `said` holds only the latest.
+    """
+    turns = max(turns, sum(one.role == "user" for one in said))
+    turns -= sum(one.role == "user" for one in kept)
+    files = sum(len(one.files) for one in said) - sum(len(one.files) for one in kept)
+    counted = ((turns, "earlier turn"), (files, "file"))
+    return " and ".join(f"{n} {noun}{'' if n == 1 else 's'}" for n, noun in counted if n > 0)
+
+
 def tokens_of(one: Utterance) -> float:
     """A rough measure, only compared with context sizes."""
-    return (len(one.text) + sum(len(tool_lines((each,))) for each in one.tools)) / CHARS_PER_TOKEN
+    texts = len(one.text) + sum(len(tool_lines((each,))) for each in one.tools)
+    attached = sum(
+        TOKENS_PER_FILE + (0 if each.type.startswith("image/") else each.size_bytes / 50)
+        for each in one.files
+    )
+    return texts / CHARS_PER_TOKEN + attached
 
 
 def as_text(said: Sequence[Utterance]) -> str:
     """All of it, for a file."""
-    return "\n\n".join(f"## {_speaker(one)}\n\n{_whole(one)}" for one in said) + "\n"
+    return "\n\n".join(f"## {_speaker(one)}\n\n{whole(one)}" for one in said) + "\n"
 
 
 def brief(said: Sequence[Utterance], prompt: str, *, path: str = "") -> str:
@@ -123,7 +187,7 @@ def brief(said: Sequence[Utterance], prompt: str, *, path: str = "") -> str:
 
 
 def _quoted(one: Utterance) -> str:
-    text = _whole(one)
+    text = whole(one)
     if len(text) > BRIEF_CHARS:
         text = f"{text[: BRIEF_CHARS - 1]}…"
     lines = text.splitlines() or [""]
@@ -134,5 +198,7 @@ def _speaker(one: Utterance) -> str:
     return "User" if one.role == "user" else "Agent"
 
 
-def _whole(one: Utterance) -> str:
-    return "\n".join(part for part in (tool_lines(one.tools), one.text) if part)
+def whole(one: Utterance, *, between: str = "\n") -> str:
+    """A message as text, with its calls and lines in the place of its files."""
+    parts = (tool_lines(one.tools), one.text, "\n".join(map(file_line, one.files)))
+    return between.join(part for part in parts if part)

@@ -13,15 +13,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fallbackd_conversations import agents, claude, codex, files, gemini, opencode
 from fallbackd_conversations.turns import (
     TITLE_OF_PROGRAM,
+    Attachment,
     OutcomeWord,
     OwnerWord,
     ToolUse,
     Utterance,
+    attachment,
+    attachment_at,
 )
+from fallbackd_conversations.words import given_to
 
 DATA = Path(__file__).parent / "data"
 ID = "11111111-2222-4333-8444-555555555555"
@@ -304,6 +309,83 @@ def test_how_a_command_ended_is_kept(name: str, outcome: OutcomeWord) -> None:
             assert "./deploy → no result, it may or may not have run" in answer.text
         else:
             assert [(one.result, one.outcome) for one in answer.tools] == [(result, outcome)]
+
+
+PICTURE = Attachment(type="image/png", data="aGVsbG8=", size_bytes=6)
+PAPER = Attachment(type="application/pdf", data="aGVsbG8=", size_bytes=6)
+
+
+@pytest.mark.parametrize("name", agents.AGENTS)
+@pytest.mark.parametrize("text", ["look at this", ""])
+def test_files_are_written_where_the_agent_takes_them(name: str, text: str) -> None:
+    asked = Utterance(role="user", text=text, files=(PICTURE, PAPER))
+    one = agents.AGENTS[name]
+    said = given_to((asked, agent("a cat")), one.takes)
+    written = one.render(
+        said, place=Path("/nowhere"), cwd="/w", now=NOW, seed=SEED, owner="person", model="a/b"
+    )
+    assert written is not None
+    stored = one.parse(written.data)
+    assert agents.is_same(said, stored)
+    found = stored.said[0]
+    kept = [(one.type, one.data) for one in found.files]
+    if name == "codex":  # its messages have no other files than pictures
+        assert kept == [("image/png", "aGVsbG8=")]
+        assert "[attached: application/pdf, 1 kB]" in found.text
+    else:
+        assert kept == [("image/png", "aGVsbG8="), ("application/pdf", "aGVsbG8=")]
+    other = structs.replace(said[0], files=(structs.replace(PICTURE, data="eA=="),))
+    assert not agents.is_same((other, said[1]), stored)
+
+
+def test_a_file_that_a_tool_has_returned_is_named_in_its_result() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}
+    use = {"type": "tool_use", "id": "a", "name": "Read", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "a"}
+    data = line("1", None, "assistant", [use])
+    data += line("2", "1", "user", [{**result, "content": [{"type": "image", "source": source}]}])
+    (answer,) = claude.parse(data).said
+    assert answer.tools[0].result == "[attached: image/png, 1 kB]"
+
+
+def test_a_picture_that_codex_was_shown_is_read_without_its_frame() -> None:
+    texts = ["<image name=[Image #1]>", "</image>", "what is [Image #1]"]
+    before, after, asked = [{"type": "input_text", "text": text} for text in texts]
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,aGVsbG8="}
+    content = [before, picture, after, asked]
+    (one,) = codex.parse(rollout({"type": "message", "role": "user", "content": content})).said
+    assert (one.text, one.files) == ("what is [Image #1]", (PICTURE,))
+
+
+def test_a_file_that_is_only_referred_to_is_named() -> None:
+    part = {"type": "file", "mime": "text/plain", "filename": "notes.md", "url": "file:///notes.md"}
+    export = {"messages": [{"info": {"role": "user"}, "parts": [part]}]}
+    (one,) = opencode.parse(files.encoded(export)).said
+    assert one.files == (Attachment(type="text/plain", name="notes.md"),)
+
+
+def test_of_a_file_that_is_too_large_for_this_its_name_and_size_are_read(home: Path) -> None:
+    path = home / ".local/share/opencode/opencode.db"
+    url = "data:image/png;base64," + "A" * opencode.MAX_PART_CHARS
+    part = {"type": "file", "mime": "image/png", "filename": "big.png", "url": url}
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(
+            "INSERT INTO part SELECT 'prt_0', message_id, session_id, 1, 1, ? FROM part LIMIT 1",
+            (json.dumps(part, separators=(",", ":")),),
+        )
+        database.commit()
+    stored = opencode.read_database(path, OPENCODE_ID)
+    assert stored is not None
+    (found,) = [each for one in stored.said for each in one.files]
+    assert (found.name, found.type, found.data) == ("big.png", "image/png", "")
+    assert found.size_bytes > opencode.MAX_PART_CHARS / 2
+
+
+@pytest.mark.parametrize("type", ["../x", "image/png\n", 7, None, "x" * 200])
+def test_what_is_no_media_type_and_no_base64_is_neither(type: object) -> None:
+    found = attachment(type, "<script>", name=7)
+    assert found == Attachment(type="application/octet-stream")
+    assert attachment_at("data:;base64,eA==", type=type).data == "eA=="
 
 
 def test_another_text_is_not_the_same() -> None:

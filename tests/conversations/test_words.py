@@ -1,10 +1,21 @@
 """What was said before, bounded and in words."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from fallbackd_conversations.turns import ToolUse, Utterance
-from fallbackd_conversations.words import BRIEF_BYTES, bounded, brief, cleaned, tool_lines
+from fallbackd_conversations.turns import Attachment, ToolUse, Utterance
+from fallbackd_conversations.words import (
+    BRIEF_BYTES,
+    MAX_FILES_CHARS,
+    bounded,
+    brief,
+    cleaned,
+    given_to,
+    left_out,
+    tool_lines,
+)
 
 
 def user(text: str) -> Utterance:
@@ -58,6 +69,68 @@ def test_secrets_control_characters_and_empty_messages_go() -> None:
     assert one.tools[0].command == "echo *"
     assert "\x1b" not in one.tools[0].result
     assert len(one.tools[0].result) < 2100
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f \U0001f3f3\ufe0f\u200d\U0001f308",
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        "\u0915\u094d\u200d\u0937 \u0d23\u0d4d\u200d",
+        "\u05d0\u200f (\u2066abc\u2069) \u200e1",
+        "a\u00adb\u2028c\u3000d\u00a0e",
+    ],
+    ids=["emoji", "Persian", "Indic", "bidirectional", "others"],
+)
+def test_characters_that_join_and_direct_others_stay(text: str) -> None:
+    tool = ToolUse(name="shell", command=text, result=text, outcome="done")
+    (one,) = cleaned((agent(text, tool),), redact=str)
+    assert (one.text, one.tools[0].command, one.tools[0].result) == (text, text, text)
+
+
+def test_half_a_character_is_replaced() -> None:
+    (one,) = cleaned((user("x\ud83dy"),), redact=str)
+    assert one.text == "x?y"
+
+
+PICTURE = Attachment(type="image/png", name="shot.png", data="aGVsbG8=", size_bytes=120_000)
+PAPER = Attachment(type="application/pdf", data="aGVsbG8=", size_bytes=5)
+
+
+def test_in_the_place_of_a_file_that_an_agent_does_not_take_stands_what_it_was() -> None:
+    asked = structs.replace(user("look"), files=(PICTURE, PAPER))
+    (one,) = given_to((asked,), {"image/png"})
+    assert (one.text, one.files) == ("look\n[attached: application/pdf, 1 kB]", (PICTURE,))
+    (one,) = given_to((asked,), ())
+    assert one.text.splitlines()[1] == "[attached: shot.png, image/png, 120 kB]"
+    assert left_out((asked,), (one,)) == "2 files"
+    assert "[attached: shot.png, image/png, 120 kB]" in brief((asked,), "p")
+
+
+def test_of_many_files_the_latest_are_kept() -> None:
+    large = structs.replace(PICTURE, data="A" * (MAX_FILES_CHARS // 2 + 4))
+    talk = tuple(structs.replace(user(f"{n}"), files=(large,)) for n in range(3))
+    kept = given_to(talk, {"image/png"})
+    assert [len(one.files) for one in kept] == [0, 0, 1]
+    assert "[attached: shot.png" in kept[1].text
+
+
+def test_what_was_left_out_is_counted() -> None:
+    assert left_out(TALK, TALK) == ""
+    assert left_out(TALK, TALK[2:]) == "1 earlier turn"
+    assert left_out(TALK, TALK[2:], turns=300) == "299 earlier turns"
+
+
+def test_a_file_counts_for_the_context() -> None:
+    asked = structs.replace(user("x"), files=(PICTURE,))
+    assert bounded((asked, agent("y")), max_turns=9, context_tokens=2000) == ()
+    assert bounded((user("x"), agent("y")), max_turns=9, context_tokens=2000) != ()
+
+
+def test_the_name_of_a_file_is_cleaned_too() -> None:
+    asked = structs.replace(user(""), files=(structs.replace(PICTURE, name="a\nhush\x1b[2J.png"),))
+    (one,) = cleaned((asked,), redact=lambda text: text.replace("hush", "*"))
+    assert one.files[0].name == "a *.png"
 
 
 def test_tools_are_lines_of_text() -> None:

@@ -165,7 +165,13 @@ def _opencode(home: Path, provider: Addressed, key: str) -> dict[str, str]:
             "scripted": {
                 "npm": "@ai-sdk/openai-compatible",  # comes with opencode
                 "options": {"baseURL": provider.url("opencode") + "/v1", "apiKey": key},
-                "models": {"m": {"limit": {"context": 128000, "output": 4096}}},
+                "models": {
+                    "m": {
+                        "limit": {"context": 128000, "output": 4096},
+                        "attachment": True,
+                        "modalities": {"input": ["text", "image", "pdf"], "output": ["text"]},
+                    }
+                },
             }
         },
     }

@@ -1,5 +1,7 @@
 """A person meets a limit in the real claude or codex: the whole host knows, and the person too."""
 
+import base64
+import json
 import re
 import shlex
 import subprocess
@@ -16,6 +18,10 @@ from tests.e2e.tmux import tmux_server
 from tests.support.provider_frames import TEXT
 
 from fallbackd_client.interactive.sessions import has_met_limit, newest
+from fallbackd_conversations import files
+from fallbackd_conversations.agents import AGENTS
+from fallbackd_conversations.turns import Attachment, Utterance
+from fallbackd_conversations.words import given_to
 
 WHEN = r"(?:\S+ \d\d )?\d\d:\d\d"
 """With its day, where that is not today."""
@@ -129,6 +135,62 @@ def is_answer_stored(s: Scene) -> bool:
     paths = (s.home.path / ".claude" / "projects").glob("*/*.jsonl")
     lines = [line for path in paths for line in path.read_text().splitlines() if TEXT in line]
     return any('"type":"assistant"' in line and line.endswith("}") for line in lines)
+
+
+PICTURE = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+)
+PAPER = base64.b64encode(b"%PDF-1.4\n%%EOF\n").decode()
+
+
+@pytest.mark.parametrize("other", ["codex", "claude", "gemini", "opencode"])
+async def test_pictures_and_papers_are_part_of_what_is_continued(
+    tmp_path: Path, other: str
+) -> None:
+    attached = (
+        Attachment(type="image/png", data=PICTURE, size_bytes=68),
+        Attachment(type="application/pdf", data=PAPER, size_bytes=15),
+    )
+    talk = (
+        Utterance(role="user", text="look at this", files=attached),
+        Utterance(role="assistant", text="a dot and an empty page"),
+    )
+    async with scene(tmp_path) as s:
+        source = "codex" if other == "claude" else "claude"
+        one = AGENTS[source]
+        written = one.render(
+            given_to(talk, one.takes),
+            place=one.place({}, str(s.home.path)),
+            cwd=str(s.home.work),
+            now=time.time(),
+            seed="b4aa40fd-00e7-44ab-ba2a-6581bba52b3c",
+            owner="person",
+        )
+        assert written is not None
+        assert written.path is not None
+        files.make(written.path, written.data)
+        words = ("--from", source, "--to", other)
+        argv = shlex.split(client(s, "continue", *words).stdout)
+        id = argv[-1]
+        s.provider.behave(other, "ok")
+        program = s.home.argv(other, "")[0]
+        headless = {
+            "codex": ["exec", "--json", "-s", "read-only", "resume", id, "and now"],
+            "claude": ["--resume", id, "-p", "and now"],
+            "gemini": ["--session-file", id, "-m", "gemini-2.5-pro", "-p", "and now"],
+            "opencode": ["run", "--session", id, "--dir", str(s.home.work), "and now"],
+        }
+        await anyio.run_process(
+            [program, *headless[other]],
+            cwd=s.home.work,
+            env=dict(s.home.env),
+            stdin=subprocess.DEVNULL,
+        )
+        asked = json.dumps(s.provider.calls(other, kind="main")[-1].body)
+    assert "look at this" in asked
+    assert PICTURE in asked
+    is_taken = other != "codex" and source != "codex"
+    assert PAPER in asked if is_taken else "[attached: application/pdf, 1 kB]" in asked
 
 
 async def test_without_a_daemon_sessions_are_listed_and_carried_over(tmp_path: Path) -> None:

@@ -211,6 +211,15 @@ async def test_a_directory_whose_folder_is_not_known_means_a_brief(tmp_path: Pat
     assert stored_by_claude(tmp_path) == []
 
 
+async def test_turns_that_are_left_out_are_said(tmp_path: Path) -> None:
+    async with engine_in(tmp_path, both(max_turns=1), environ=programs(tmp_path)) as engine:
+        await work(engine, "one", backend="codex", session="s")
+        await work(engine, "two", backend="claude", session="s")
+        done = await work(engine, "three", backend="codex", session="s")
+        steps = await engine.story(done.delegation)
+    assert "1 earlier turn left out" in str(steps)
+
+
 async def test_a_brief_is_given_where_that_is_configured(tmp_path: Path) -> None:
     async with engine_in(tmp_path, both(mode="brief"), environ=programs(tmp_path)) as engine:
         await work(engine, "one", backend="codex", session="s")

@@ -15,7 +15,13 @@ from pathlib import Path
 from fallbackd_conversations import files
 from fallbackd_conversations.agents import AGENTS, is_same
 from fallbackd_conversations.redact import redact
-from fallbackd_conversations.words import DEFAULT_CONTEXT_TOKENS, bounded, cleaned
+from fallbackd_conversations.words import (
+    DEFAULT_CONTEXT_TOKENS,
+    bounded,
+    cleaned,
+    given_to,
+    left_out,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
     from fallbackd_conversations.turns import Utterance
 
 MAX_PROMPT_CHARS = 30_000
-"""A longer one stays in the history: a command line has an end."""
+"""A longer one stays in the history, as one with files: a command line takes none."""
 _IMPORT_S = 60.0
 _ASKED_BY_HAND = ("opencode",)
 """They drop a prompt beside the session that they open: it stays the last one of the history."""
@@ -42,6 +48,7 @@ class Carried:
         command: What opens it; to be run in `cwd`.
         environ: Beside that of the person.
         turns: Prompts of the person in the history.
+        left_out: What of it is not, in words; empty: nothing.
         prompt: What was not answered yet, which the agent is asked at once; empty: nothing.
         waits: The last prompt of the history has no answer, and the agent gives none by itself.
     """
@@ -54,6 +61,7 @@ class Carried:
         cwd: str,
         environ: Mapping[str, str],
         turns: int,
+        left_out: str,
         prompt: str,
         waits: bool,
     ) -> None:
@@ -62,6 +70,7 @@ class Carried:
         self.cwd = cwd
         self.environ = environ
         self.turns = turns
+        self.left_out = left_out
         self.prompt = prompt
         self.waits = waits
 
@@ -118,7 +127,11 @@ def carry(
     answered, prompt = unanswered(session.said)
     if target.agent in _ASKED_BY_HAND:
         answered, prompt = session.said, ""
-    history = bounded(answered, max_turns=target.max_turns, context_tokens=target.context_tokens)
+    agent = AGENTS[target.agent]
+    history = given_to(
+        bounded(answered, max_turns=target.max_turns, context_tokens=target.context_tokens),
+        agent.takes,
+    )
     if not history:
         raise NotCarried(
             f"the last turn is too long for {target.backend}, which holds"
@@ -126,7 +139,6 @@ def carry(
         )
     cwd = session.cwd
     place = {**environ, **target.environ}
-    agent = AGENTS[target.agent]
     where = agent.place(place, home)
     written = agent.render(
         history,
@@ -154,16 +166,17 @@ def carry(
         cwd=cwd,
         environ=target.environ,
         turns=sum(one.role == "user" for one in history),
+        left_out=left_out(answered, history),
         prompt=prompt,
         waits=history[-1].role == "user",
     )
 
 
 def unanswered(said: Sequence[Utterance]) -> tuple[tuple[Utterance, ...], str]:
-    """What was said up to the last answer, and what was asked behind it."""
+    """What was said up to the last answer, and what was asked behind it, as far as it is text."""
     end = max((number for number, one in enumerate(said, 1) if one.role == "assistant"), default=0)
     prompt = "\n\n".join(one.text for one in said[end:])
-    if len(prompt) > MAX_PROMPT_CHARS:
+    if len(prompt) > MAX_PROMPT_CHARS or any(one.files for one in said[end:]):
         return tuple(said), ""
     return tuple(said[:end]), prompt
 

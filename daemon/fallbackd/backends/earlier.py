@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from fallbackd_conversations.turns import Utterance
-from fallbackd_conversations.words import tool_lines
+from fallbackd_conversations.words import whole
 
 
 def turns(
@@ -18,7 +18,7 @@ def turns(
     role: Literal["user", "assistant"] = "user"
     texts: list[str] = []
     for one in (*earlier, Utterance(role="user", text=prompt)):
-        text = "\n\n".join(part for part in (tool_lines(one.tools), one.text) if part)
+        text = whole(one, between="\n\n")
         if one.role != role and texts:
             yield role, "\n\n".join(texts)
             texts = []

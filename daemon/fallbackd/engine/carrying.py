@@ -93,9 +93,10 @@ async def carried(
         why = await _why_not_resumed(host, delegation, kind, options, past.conversation)
         if not why:
             return await _resumed(host, delegation, past.conversation, prompt)
-    said = await _bounded(host, past, running.backend)
+    said, without = await _bounded(host, past, running.backend)
     if not said:
         return GivenPast(prompt=prompt, why="the earlier turns are not on record any more")
+    why = "; ".join(part for part in (why, without and f"{without} left out") if part)
     given = await _as_own(
         host, prepared, kind, options, said, why=why, may_write=not_taken != "native"
     )
@@ -219,15 +220,24 @@ async def _taken(
     return await take_over(host, prepared, kind, options, said, cwd=cwd)
 
 
-async def _bounded(host: LiveHost, past: Past, target: BackendId) -> tuple[Utterance, ...]:
-    """The past conversation, cut to what the target can take, without secrets."""
+async def _bounded(
+    host: LiveHost, past: Past, target: BackendId
+) -> tuple[tuple[Utterance, ...], str]:
+    """
+    The past conversation, cut to what the target can take, without secrets.
+
+    Returns:
+        Also what was cut off, in words.
+    """
     max_turns = host.settings.policy.handoff.max_turns
     backend = find_backend(host.settings.policy, target)
-    return words.bounded(
-        words.cleaned(await _said(host, past, max_turns=max_turns), redact=host.world.redact),
+    said = words.cleaned(await _said(host, past, max_turns=max_turns), redact=host.world.redact)
+    kept = words.bounded(
+        said,
         max_turns=max_turns,
         context_tokens=None if backend is None else backend.context_tokens,
     )
+    return kept, words.left_out(said, kept, turns=len(past.turns))
 
 
 async def _said(host: LiveHost, past: Past, *, max_turns: int) -> tuple[Utterance, ...]:

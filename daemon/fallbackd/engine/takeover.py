@@ -97,10 +97,12 @@ async def take_over(
         NotTaken: It cannot be done, or does not read back as it was written.
     """
     from fallbackd_conversations.agents import AGENTS, is_same
+    from fallbackd_conversations.words import given_to
 
     running = prepared.delegation.running
     assert running is not None
     agent = AGENTS[kind.name]
+    said = given_to(said, agent.takes)
     environ = _environ(host, running.backend, prepared.env)
     place = agent.place(environ, host.world.home)
     written = await anyio.to_thread.run_sync(

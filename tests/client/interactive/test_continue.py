@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.client.conftest import RunCli
 from tests.support.command import client_argv, client_environ
 from tests.support.daemon import HANG_S
@@ -19,7 +20,7 @@ from fallbackd_client.cli.commands import continue_ as command
 from fallbackd_client.cli.main import main
 from fallbackd_client.interactive import carrying
 from fallbackd_conversations.agents import AGENTS
-from fallbackd_conversations.turns import OwnerWord, Utterance
+from fallbackd_conversations.turns import Attachment, OwnerWord, Utterance
 
 SAID = (
     Utterance(role="user", text="remember marzipan"),
@@ -158,6 +159,32 @@ def test_without_a_daemon_the_file_says_how_many_turns_are_carried_over(
     carried = AGENTS["codex"].read(home / ".codex", found["to"]["id"])
     assert carried is not None
     assert carried.said[-1].text.startswith("answer 59.")
+
+
+def test_what_is_left_out_is_said(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    installed(home, "codex")
+    paper = Attachment(type="application/pdf", data="aGVsbG8=", size_bytes=6)
+    stored("claude", home, said=(*MANY[:-2], structs.replace(MANY[-2], files=(paper,)), MANY[-1]))
+    words = ["continue", "--from", "claude", "--to", "codex"]
+    assert document(capsys, *words[1:])["left_out"] == "20 earlier turns and 1 file"
+    assert main(["--socket", "/nowhere", *words]) == 0
+    said = capsys.readouterr().err
+    assert "40 turns carried over; 20 earlier turns and 1 file left out" in said
+
+
+def test_a_picture_without_an_answer_stays_in_the_history(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command line takes none."""
+    installed(home, "codex")
+    picture = Attachment(type="image/png", data="aGVsbG8=", size_bytes=6)
+    asked = Utterance(role="user", text="look at this", files=(picture,))
+    stored("claude", home, said=(*SAID, asked))
+    found = document(capsys, "--from", "claude")
+    assert (found["prompt"], found["waits"], found["turns"]) == ("", True, 2)
+    carried = AGENTS["codex"].read(home / ".codex", found["to"]["id"])
+    assert carried is not None
+    assert carried.said[-1].files == (picture,)
 
 
 @pytest.mark.parametrize(("context_tokens", "turns"), [(None, 40), (13_000, 4), (1_000_000, 50)])

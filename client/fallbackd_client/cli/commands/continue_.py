@@ -65,7 +65,8 @@ def run(args: argparse.Namespace, client: Client) -> int:
         emit_json({**_document(session, target, carried), "press_esc": is_resuming})
     else:
         turns = f"{carried.turns} {'turn' if carried.turns == 1 else 'turns'}"
-        note(f"{session.agent} → {target.backend}: {turns} carried over")
+        without = f"; {carried.left_out} left out" if carried.left_out else ""
+        note(f"{session.agent} → {target.backend}: {turns} carried over{without}")
         if carried.waits:
             note('the last prompt has no answer yet: send "continue" to have it answered')
         print(_line(carried), flush=True)
@@ -218,6 +219,7 @@ def _document(session: FoundSession, target: Target, carried: Carried) -> dict[s
         "from": {"agent": session.agent, "id": session.id},
         "to": {"backend": target.backend, "agent": target.agent, "id": carried.id},
         "turns": carried.turns,
+        "left_out": carried.left_out,
         "prompt": carried.prompt,
         "waits": carried.waits,
         "cwd": carried.cwd,
