@@ -47,6 +47,7 @@ from fallbackd.engine.live import Held, LiveAttempt, Prepared, Progress, Texts
 from fallbackd.engine.peers import SharingPeers
 from fallbackd.engine.probing import Ladder
 from fallbackd.engine.readiness import Readiness
+from fallbackd.engine.repairing import KnownRepairs
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.timers import Wakes
 from fallbackd.engine.waking import Waking
@@ -86,6 +87,7 @@ class Performer:
         """Ids of requests that were cancelled before they came. Oldest first."""
         self.exchanges = Exchanges()
         self.texts = Texts()
+        self.repairs = KnownRepairs()
         self.plans = Plans()
         self._draining = False
         self._obstacles: dict[str, str] = {}

@@ -17,6 +17,7 @@ from msgspec import structs
 
 from fallbackd.backends import passage
 from fallbackd.backends.passage import Passage, Unreadable
+from fallbackd.backends.repairs import words_of
 from fallbackd.backends.spec import NotConfigured
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import ResolveRequested
@@ -40,10 +41,11 @@ from fallbackd.fronts.gateway.answers import (
 from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.encodings import Body
 from fallbackd.fronts.gateway.makers import Makers, named_by_key
-from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, next_hop
+from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, OutwardCall, next_hop
 from fallbackd.fronts.gateway.patience import patience_with
 from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.relay import Relay
+from fallbackd.fronts.gateway.repairing import RepairedCall
 from fallbackd.fronts.gateway.reporting import CallReport, give_back
 from fallbackd.fronts.gateway.settings import Rules
 from fallbackd.fronts.gateway.translating import (
@@ -92,6 +94,7 @@ class Exchange:
         self._outgoing = outgoing
         self._deadline = CallerDeadline(self._named)
         self._attempts = 0
+        self._session: str | None = None
         self._passed_over: tuple[Verdict, ...] = ()
         """Backends that cannot be asked this at all."""
         self._is_whole = False
@@ -104,6 +107,8 @@ class Exchange:
         """Under which a request that acts is known; empty: it may not be sent twice at all."""
         self._may_have_begun = False
         """The last backend that was asked may be doing it."""
+        self._repaired = ""
+        """What the last request was changed by, in words."""
 
     async def run(self) -> None:
         """
@@ -127,8 +132,8 @@ class Exchange:
         found, entries, credential = self._fitting()
         body = self._body.plain or b""
         is_role = found.role is not None
-        session = session_of(self._named, self._asked, body, is_role=is_role)
-        asks = self._asks(found, entries, credential, session)
+        self._session = session_of(self._named, self._asked, body, is_role=is_role)
+        asks = self._asks(found, entries, credential, self._session)
         self._record.requested = entries[0].backend
         chosen = await self._resolve(asks)
         self._reason = choosing.why_not_first(chosen)
@@ -305,24 +310,59 @@ class Exchange:
         return await self._try(chosen, entry, found.model, report)
 
     async def _try(
-        self, chosen: Resolution, entry: Entry, asked: str | None, report: "CallReport"
+        self, chosen: Resolution, entry: Entry, asked: str | None, report: CallReport
     ) -> NotAnswered | None:
-        """None: the caller has the whole answer."""
+        """
+        Ask once; once more for each repair with which a refused request may be answered. None: the
+        caller has the whole answer.
+        """
         try:
             call = call_to(
                 self._engine, entry, asked, self._asked, headers=self._headers, body=self._body
             )
+        except NotConfigured as error:
+            return _not_configured(error)
+        except Unreadable as error:
+            return answers.unsuited(self._asked.mode, str(error))
+        if call.translation is not None:
+            text = translation_words(call, self._asked.mode, entry)
+            self._record.note("Translated", text, at=self._engine.clock.now())
+        repairing = RepairedCall(self._engine, entry.backend, chosen.credential, self._session)
+        call = repairing.prepared(call)
+        while True:
+            failed = await self._sent(chosen, entry, call, report)
+            if failed is None:
+                repairing.keep(call)
+                return None
+            more = repairing.after(call, failed.evidence)
+            if more is None:
+                report.leaves = repairing.is_left
+                if call.translation is not None:
+                    failed = in_callers_words(failed, call.translation)
+                return answers.unless_aside(failed, self._asked)
+            text = f"{chosen.backend} refused the form of the request; asked again with: "
+            text += words_of(more.repaired[len(call.repaired) :])
+            self._record.note("Repaired", text, at=self._engine.clock.now())
+            call = more
+            report.repeats()
+
+    async def _sent(
+        self, chosen: Resolution, entry: Entry, call: OutwardCall, report: CallReport
+    ) -> NotAnswered | None:
+        """One request. None: the caller has the whole answer."""
+        try:
             request = self._outgoing.request_to(entry.backend, chosen.credential, call)
         except NotConfigured as error:
-            evidence = Evidence(text=str(error), stream="exception", code="NotConfigured")
-            return NotAnswered(evidence=evidence)
+            return _not_configured(error)
         except Unreadable as error:
             return answers.unsuited(self._asked.mode, str(error))
         self._attempts += 1
+        self._repaired = words_of(call.repaired)
         at = self._engine.clock.now()
-        if call.translation is not None:
-            self._record.note("Translated", translation_words(call, self._asked.mode, entry), at=at)
-        self._record.note("Asked", f"{chosen.backend} is asked", at=at)
+        text = f"{chosen.backend} is asked"
+        self._record.note(
+            "Asked", f"{text} with: {self._repaired}" if self._repaired else text, at=at
+        )
         self._makers.keep(self._key, entry.backend, chosen.credential)
         passed = await self._pass_on(request)
         if call.translation is not None:
@@ -336,8 +376,7 @@ class Exchange:
         if isinstance(done, NotAnswered):
             if self._asked.acts:
                 self._not_done(done, entry.backend)
-            done = done if call.translation is None else in_callers_words(done, call.translation)
-            return answers.unless_aside(done, self._asked)
+            return done
         at = self._engine.clock.now()
         self._record.answered(entry.backend, call.model, done.usage, at=at)
         await report.succeeded(done)
@@ -400,6 +439,7 @@ class Exchange:
             "x-fallbackd-fallback-reason": self._reason or None,
             # Heeded by the clients of OpenAI and Anthropic, which send again by themselves.
             "x-should-retry": "false" if self._may_have_begun else None,
+            "x-fallbackd-repaired": (self._repaired if backend else "") or None,
         }
         return [(name, value) for name, value in said.items() if value]
 
@@ -423,3 +463,8 @@ class Exchange:
             text = f"every backend failed; the last one: {last.evidence.text or 'no answer'}"
             text = self._engine.world.redact(text)[:500]
         raise Refusal(503, text + ": fallbackd-client health", "unavailable", retry_after=wait_s)
+
+
+def _not_configured(error: NotConfigured) -> NotAnswered:
+    evidence = Evidence(text=str(error), stream="exception", code="NotConfigured")
+    return NotAnswered(evidence=evidence)

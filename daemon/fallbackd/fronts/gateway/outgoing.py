@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fallbackd.backends import passage
 from fallbackd.backends.passage import Passage
+from fallbackd.backends.repairs import Repair, Sendable
 from fallbackd.backends.spec import NotConfigured
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import HttpRequest
@@ -30,6 +31,39 @@ class OutwardCall(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     body: bytes
     translation: Translation | None = None
+    plain: bytes | None = None
+    """The body, where it leaves packed; None: it does not, or cannot be unpacked."""
+    repaired: tuple[Repair, ...] = ()
+    """What was changed of it, since the backend has refused it otherwise."""
+    foreign: frozenset[bytes] = frozenset()
+    """See `repairs.Sendable`."""
+
+    @property
+    def sendable(self) -> Sendable | None:
+        """The part of it that can be repaired; None: its body cannot be read."""
+        body = self.plain if self.is_packed else self.body
+        if body is None:
+            return None
+        return Sendable(mode=self.asked.mode, body=body, headers=self.headers, foreign=self.foreign)
+
+    @property
+    def is_packed(self) -> bool:
+        return "content-encoding" in self.headers
+
+    def with_repairs(self, made: Sendable, repairs: tuple[Repair, ...]) -> "OutwardCall":
+        """The same call with what was made of its part that can be repaired."""
+        headers, body = made.headers, made.body
+        if self.is_packed and body == self.plain:
+            body = self.body
+        elif self.is_packed:
+            headers = {name: text for name, text in headers.items() if name != "content-encoding"}
+        return structs.replace(
+            self,
+            headers=headers,
+            body=body,
+            repaired=(*self.repaired, *repairs),
+            foreign=made.foreign,
+        )
 
 
 def next_hop(named: Mapping[str, str]) -> str:

@@ -53,6 +53,8 @@ class CallReport:
         """For the next call of the same exchange."""
         self._proves = proves
         self._stays = stays
+        self.leaves = False
+        """What was refused is a part of the conversation: it moves to the next backend."""
         self._is_said = False
         self._call: dict[str, Any] = {
             **asks,
@@ -66,7 +68,7 @@ class CallReport:
 
     def repeats(self) -> None:
         """The same candidate is asked once more."""
-        self._call["further"] = 1
+        self._call["further"] = self._call.get("further", 0) + 1
 
     async def answered(self) -> None:
         """Its provider has begun to answer: a trial is over, and others may ask it too."""
@@ -86,7 +88,8 @@ class CallReport:
         self._is_said = True
         judging = partial(judged, self._engine, evidence, backend=self._call["backend"])
         failure = await off_the_loop(evidence, judging)
-        if self._stays or (failure is not None and failure.reason in _OF_THE_REQUEST):
+        is_of_request = failure is not None and failure.reason in _OF_THE_REQUEST
+        if self._stays or (is_of_request and not self.leaves):
             await self._left_conversation()
             self.asks = {**self.asks, "session": None}
             self._call["session"] = None

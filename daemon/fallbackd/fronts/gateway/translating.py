@@ -38,7 +38,9 @@ def outward(
     if body.plain is None and is_in_body:
         model = None  # whatever it names
     if body.plain is None or not is_in_body or model in (None, asked.model):
-        return OutwardCall(asked=asked, model=model, headers=headers, body=body.packed)
+        return OutwardCall(
+            asked=asked, model=model, headers=headers, body=body.packed, plain=body.plain
+        )
     headers = {name: text for name, text in headers.items() if name != _CODING}
     return OutwardCall(asked=asked, model=model, headers=headers, body=body.plain)
 

@@ -1,0 +1,131 @@
+"""
+Repairs of requests that have helped: what was refused once is not sent again.
+
+In memory, a bounded number of them, until the configuration changes. The gateway and delegations
+share them.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from msgspec import Struct, structs
+
+from fallbackd.backends import http_calls
+from fallbackd.backends.repairs import Repair, Sendable, applied, proposed, without_known
+from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.core.ids import BackendId
+from fallbackd.core.protocol import Call, Evidence, HttpRequest
+from fallbackd.engine.environment import Settings
+
+KEPT = 1000
+"""Models, and conversations."""
+MAX_FOREIGN = 20_000
+"""Pieces of reasoning that one account has refused."""
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """Which account and model of a backend answers, in which conversation."""
+
+    backend: BackendId
+    model: str | None
+    credential: str | None = None
+    session: str | None = None
+    """None: the request stands alone."""
+
+
+class KnownRepairs:
+    def __init__(self) -> None:
+        self._settings: Settings | None = None
+        self._kept: OrderedDict[Asked, dict[tuple[str, ...], Repair]] = OrderedDict()
+        self._foreign: dict[tuple[BackendId, str | None], OrderedDict[bytes, None]] = {}
+
+    def prepared(
+        self, settings: Settings, asked: Asked, request: Sendable
+    ) -> tuple[Sendable, tuple[Repair, ...]]:
+        """The request without what its backend is known to refuse, and what was changed."""
+        self._follow(settings)
+        said: tuple[Repair, ...] = ()
+        known = self._foreign.get((asked.backend, asked.credential))
+        if known:
+            cleaned = without_known(request, known)
+            if cleaned.foreign:
+                request, said = cleaned, (Repair(act="unsign", about="conversation"),)
+        repairs: dict[tuple[str, ...], Repair] = {}
+        for key in (_of_model(asked), asked):
+            repairs.update(self._kept.get(key, {}))
+        request, done = applied(repairs.values(), request)
+        return request, (*said, *done)
+
+    def keep(
+        self,
+        settings: Settings,
+        asked: Asked,
+        repairs: Iterable[Repair],
+        foreign: frozenset[bytes] = frozenset(),
+    ) -> None:
+        """
+        Args:
+            foreign: Digests of reasoning that the account has not signed.
+        """
+        self._follow(settings)
+        for repair in repairs:
+            if repair.act == "unsign" or (repair.about != "model" and asked.session is None):
+                continue  # the first is kept as what it was about, for every conversation
+            key = _of_model(asked) if repair.about == "model" else asked
+            own = self._kept.setdefault(key, {})
+            own.pop(repair.subject, None)
+            own[repair.subject] = repair
+            self._kept.move_to_end(key)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        if foreign:
+            known = self._foreign.setdefault((asked.backend, asked.credential), OrderedDict())
+            for digest in foreign:
+                known[digest] = None
+                known.move_to_end(digest)
+            while len(known) > MAX_FOREIGN:
+                known.popitem(last=False)
+
+    def _follow(self, settings: Settings) -> None:
+        if settings is not self._settings:
+            self._settings = settings
+            self._kept.clear()
+            self._foreign.clear()
+
+
+def _of_model(asked: Asked) -> Asked:
+    return Asked(backend=asked.backend, model=asked.model)
+
+
+class AttemptRepairs(Struct, frozen=True, kw_only=True):
+    """The same for the request of one attempt of a delegation."""
+
+    known: KnownRepairs
+    settings: Settings
+    asked: Asked
+    request: Sendable
+
+    def learn(self, evidence: Evidence) -> tuple[Repair, ...]:
+        """Keep the repairs with which the next attempt may be answered."""
+        _, repairs = proposed(evidence, self.request)
+        self.known.keep(self.settings, self.asked, repairs)
+        return repairs
+
+
+def repaired(
+    call: Call,
+    kind: BackendKind,
+    options: Options,
+    *,
+    known: KnownRepairs,
+    settings: Settings,
+    asked: Asked,
+) -> tuple[Call, AttemptRepairs | None]:
+    """The request of an attempt without what its backend is known to refuse."""
+    if not isinstance(call, HttpRequest) or kind.endpoint is None:
+        return call, None
+    mode = http_calls.mode_of(kind.endpoint, structs.replace(options, model=asked.model))
+    request = Sendable(mode=mode, body=call.body, headers=call.headers)
+    request, _ = known.prepared(settings, asked, request)
+    repairs = AttemptRepairs(known=known, settings=settings, asked=asked, request=request)
+    return structs.replace(call, body=request.body, headers=request.headers), repairs
