@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.support.clock import ManualClock
 from tests.support.provider import Provider, provider
 from tests.support.provider_frames import INPUT_TOKENS, OUTPUT_TOKENS, TEXT
@@ -274,3 +275,38 @@ async def test_an_answer_that_came_before_the_end_of_its_daemon_is_not_asked_for
             assert tried(done) == [("a", None)]
             assert answer_of(engine, done).endswith("!")
         assert len(p.calls("a")) == 1
+
+
+async def test_a_parameter_that_is_refused_is_sent_under_its_other_name_from_then_on(
+    tmp_path: Path,
+) -> None:
+    said = "Unsupported parameter: 'max_tokens' is not supported with this model. "
+    said += "Use 'max_completion_tokens' instead."
+    async with provider() as p:
+        p.behave("a", "refuse", message=said, until="max_completion_tokens", then="ok")
+        one = api(p, "a", mode="chat_completions")
+        one = structs.replace(one, options=structs.replace(one.options, max_output_tokens=77))
+        async with engine_for(tmp_path, settings(one, api(p, "b"))) as engine:
+            found = [await work(engine, backend="a") for _ in range(2)]
+            assert [tried(one) for one in found] == [
+                [("a", "format_error"), ("a", None)],
+                [("a", None)],
+            ]
+            failure = found[0].attempts[0].failure
+            assert failure is not None
+            assert failure.detail == "repairable"
+            assert "asked again with: max_tokens as max_completion_tokens" in failure.evidence
+            sent = [call.body for call in p.calls("a")]
+            assert [one.get("max_completion_tokens") for one in sent] == [None, 77, 77]
+
+
+async def test_a_refusal_that_its_repair_does_not_end_goes_to_the_next_backend(
+    tmp_path: Path,
+) -> None:
+    said = "Unsupported parameter: 'stream_options' is not supported with this model."
+    async with provider() as p:
+        p.behave("a", "refuse", message=said)
+        config = settings(api(p, "a", mode="chat_completions"), api(p, "b"))
+        async with engine_for(tmp_path, config) as engine:
+            found = await work(engine, backend="a")
+            assert tried(found) == [("a", "format_error"), ("a", "format_error"), ("b", None)]

@@ -20,6 +20,10 @@ NO_CONVERSATION = "no_conversation"
 """Detail where an agent could not resume its conversation: it says nothing of the backend."""
 
 
+REPAIRABLE = "repairable"
+"""Detail of a request whose form was refused, and that is changed accordingly for the next try."""
+
+
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=False):
     """
     What broke, for whom, and what would help.

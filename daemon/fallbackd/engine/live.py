@@ -13,6 +13,7 @@ from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.records import Delegation
 from fallbackd.core.watch import Watch, shift
 from fallbackd.engine.environment import Settings, World
+from fallbackd.engine.repairing import AttemptRepairs, KnownRepairs
 from fallbackd.engine.runs import Runs
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.transport import Running
@@ -126,6 +127,7 @@ class LiveHost(Protocol):
     settings: Settings
     world: World
     runs: Runs
+    repairs: KnownRepairs
     attaching: anyio.Lock
     """Held while an attempt of an earlier daemon is found again."""
     texts: Texts
@@ -152,6 +154,8 @@ class LiveAttempt:
         self.order = order
         self.watch = Watch(started_at=started_at)
         self.running: Running | None = None
+        self.repairs: AttemptRepairs | None = None
+        """Of its request; None: it is a program, or was begun by an earlier daemon."""
         self.may_run = False
         """Something may have been started for it that `running` does not stand for."""
         self.was_offline = False

@@ -6,6 +6,7 @@ import anyio.to_thread
 import structlog
 from msgspec import structs
 
+from fallbackd.backends.repairs import words_of
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.events import (
     AttemptAnswered,
@@ -15,7 +16,7 @@ from fallbackd.core.events import (
     ConversationSeen,
     Woke,
 )
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import REPAIRABLE, Failure, Reason
 from fallbackd.core.protocol import (
     DAEMON_LOST,
     FOREIGN_LISTENER,
@@ -306,6 +307,22 @@ class Reader:
         )
         return Evidence(exit_code=_code_of(exit)) if isinstance(outcome, Reply) else outcome
 
+    def _or_repairable(self, failure: Failure, evidence: Evidence) -> Failure:
+        """A refused form of the request is no failure of the backend while a repair is known."""
+        repairs = self._live.repairs
+        if repairs is None or failure.reason.row.is_limit:
+            return failure
+        learned = repairs.learn(evidence)
+        if not learned:
+            return failure
+        return structs.replace(
+            failure,
+            reason=Reason.FORMAT_ERROR,
+            detail=REPAIRABLE,
+            marks_health=False,
+            evidence=f"{failure.evidence} (asked again with: {words_of(learned)})",
+        )
+
     async def finish(self, exit: Exit) -> AttemptEnded:
         host, live = self._host, self._live
         outcome = self._outcome(exit)
@@ -337,6 +354,7 @@ class Reader:
             if watch.answered_at is not None and not evidence.answered:
                 evidence = structs.replace(evidence, answered=True)
             failure = await self._judge(evidence) or unexplained(now=host.clock.now())
+            failure = self._or_repairable(failure, evidence)
         return AttemptEnded(
             attempt=live.order.attempt,
             failure=failure,

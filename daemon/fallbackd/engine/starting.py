@@ -19,6 +19,7 @@ from fallbackd.engine.credentials import carrying, credential_of
 from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.judging import no_ones_fault
 from fallbackd.engine.live import Fingerprint, LiveAttempt, LiveHost, Prepared
+from fallbackd.engine.repairing import Asked, repaired
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.transport import Running, Transport
 
@@ -64,7 +65,7 @@ async def begin(
         given = await carried(host, prepared, kind, options, path=earlier)
     has_program = kind.program(options) is not None
     place = _laid_out(host, order, prepared, given, works=has_program)
-    call = _call(host, order, prepared, kind, options, given=given, place=place)
+    call = _call(host, live, prepared, kind, options, given=given, place=place)
     before = None
     if has_program and prepared.delegation.permissions != "read":
         before = prepared.looked.recent(now=host.clock.now())
@@ -138,7 +139,7 @@ def _laid_out(
 
 def _call(
     host: LiveHost,
-    order: StartAttempt,
+    live: LiveAttempt,
     prepared: Prepared,
     kind: BackendKind,
     options: Options,
@@ -146,7 +147,7 @@ def _call(
     given: GivenPast,
     place: _Place,
 ) -> Call:
-    world, delegation = host.world, prepared.delegation
+    world, delegation, order = host.world, prepared.delegation, live.order
     credential = credential_of(options, order.credential)
     if credential is None and order.credential is not None:
         what = f"credential {order.credential!r} of {order.backend!r} is no longer configured"
@@ -176,6 +177,14 @@ def _call(
     except ValueError as error:
         failure = cannot_start(host, str(error), reason=Reason.FORMAT_ERROR)
         raise CannotBegin(failure) from error
+    asked = Asked(
+        backend=order.backend,
+        model=order.model or options.model,
+        credential=order.credential,
+    )
+    call, live.repairs = repaired(
+        call, kind, options, known=host.repairs, settings=host.settings, asked=asked
+    )
     call = carrying(call, credential, options)
     return confined(call, confinement_of(host.settings, world, order.backend, work))
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from fallbackd.core.case import Case
 from fallbackd.core.events import AttemptStarted
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import REPAIRABLE, Failure, Reason
 from fallbackd.core.past import MAX_TURNS, AgentConversation, CarriedWord, Past
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Attempt, Delegation
@@ -36,7 +36,12 @@ def refused(delegation: Delegation, attempt: Attempt) -> CarriedWord | None:
 
 
 def may_try_otherwise(attempt: Attempt, failure: Failure) -> bool:
-    """Whether the same candidate is tried once more, with the past given in another way."""
+    """
+    Whether the same candidate is tried once more: with the past given in another way, or without
+    what it has refused.
+    """
+    if failure.detail == REPAIRABLE and failure.reason is Reason.FORMAT_ERROR:
+        return attempt.effects == "none"
     if failure.reason is not Reason.SESSION or attempt.effects != "none":
         return False
     return attempt.resumes is None and continues(attempt)

@@ -244,8 +244,9 @@ def futile(turn: Turn) -> Literal["task", "poison"] | None:
 
 def is_form_error_twice(turn: Turn) -> bool:
     """What two providers could not read, a third one will not read either."""
-    return turn.tried[-1].reason is Reason.FORMAT_ERROR and any(
-        one.reason is Reason.FORMAT_ERROR for one in turn.tried[:-1]
+    last = turn.tried[-1]
+    return last.reason is Reason.FORMAT_ERROR and any(
+        one.reason is Reason.FORMAT_ERROR and one.backend != last.backend for one in turn.tried
     )
 
 

@@ -334,7 +334,7 @@ class Exchange:
             if failed is None:
                 repairing.keep(call)
                 return None
-            more = repairing.after(call, failed.evidence)
+            more = None if self._may_have_begun else repairing.after(call, failed.evidence)
             if more is None:
                 report.leaves = repairing.is_left
                 if call.translation is not None:
