@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Set
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,6 +24,22 @@ def listens(pid: int, url: str) -> bool:
         return False
     sockets = _sockets_at(port)
     return bool(sockets) and not sockets.isdisjoint(_open_sockets(pid))
+
+
+def listener(url: str) -> int | None:
+    """The process that listens at an address of this machine; None: it cannot be seen."""
+    port = urlsplit(url).port
+    return None if port is None else holder(_sockets_at(port))
+
+
+def holder(sockets: Set[str]) -> int | None:
+    """The process that has one of these open (`socket:[INODE]`); None: it cannot be seen."""
+    if not sockets:
+        return None
+    for name in os.listdir("/proc"):
+        if name.isdigit() and not sockets.isdisjoint(_open_sockets(int(name))):
+            return int(name)
+    return None
 
 
 def _sockets_at(port: int) -> set[str]:

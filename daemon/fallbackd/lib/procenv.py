@@ -32,6 +32,16 @@ def read_variables(pid: int, names: tuple[str, ...]) -> dict[str, str]:
     return {name: found[name] for name in names if name in found}
 
 
+def read_arguments(pid: int) -> tuple[str, ...]:
+    """The words of its command line; none of one that is gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            raw = file.read(MAX_ENVIRON_BYTES)
+    except OSError:
+        return ()
+    return tuple(os.fsdecode(one) for one in raw.removesuffix(b"\0").split(b"\0"))
+
+
 def _environ(pid: int) -> dict[str, str]:
     with open(f"/proc/{pid}/environ", "rb") as file:
         raw = file.read(MAX_ENVIRON_BYTES)

@@ -1,7 +1,7 @@
 """An opencode server that was not started by the daemon."""
 
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -37,6 +37,11 @@ class Link(Protocol):
     def url(self) -> str: ...
 
     @property
+    def pid(self) -> int | None:
+        """The process at the other end, where the connection says it."""
+        ...
+
+    @property
     def is_inside(self) -> bool:
         """Calls are made in the process of opencode, where `/fallbackd/child` is one of them."""
         ...
@@ -61,6 +66,52 @@ class Link(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+Owner = Literal["engine", "program", "person"]
+"""
+Whose the turns of a process are: of an attempt of ours, which the engine moves on; of a program
+that ends with its turn; else of a person.
+"""
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """A message of a turn, as far as it says who waits for the answer."""
+
+    at: float
+    has_own_id: bool
+    """Its writer chose the id, as interfaces do that show a message before the server has it."""
+
+
+class Whose(Protocol):
+    """
+    Whose the processes around opencode are, and who waits at them. Every way to a session asks this
+    one before it changes anything. It may block.
+    """
+
+    def owner(self, pid: int | None) -> Owner:
+        """Of a process; None: one that cannot be seen from here, which is a person's."""
+        ...
+
+    def server_at(self, url: str) -> int | None:
+        """The process behind an address; None: it cannot be seen from here."""
+        ...
+
+    def is_awaited(self, url: str, written: Sequence[Written], *, now: float) -> bool:
+        """Whether a program waits at a server for the answer to one of these messages."""
+        ...
+
+    def stops(self, pid: int | None, session: str, *, since_at: float) -> int | None:
+        """
+        How often a session was asked to stop, whether or not anything was left to be stopped.
+
+        None: the server does not say. What happened less than `STOPS_LAG_S` ago may be missing.
+        """
+        ...
+
+
+STOPS_LAG_S = 1.1
+"""opencode writes its log once a second (measured)."""
 
 
 class OpenLink(Protocol):

@@ -39,6 +39,7 @@ class CallFailed(Exception):
 
 class OpencodeLink:
     is_inside = False
+    pid: int | None = None
 
     def __init__(self, url: str, *, password: str | None) -> None:
         import httpx2

@@ -1,0 +1,126 @@
+"""Whose the processes around opencode are, by what the kernel and the log of opencode say."""
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from fallbackd.lib.listeners import listener
+from fallbackd.lib.procenv import read_arguments, read_variables
+from fallbackd.lib.unanswered import Unanswered, unanswered
+from fallbackd.ports.opencode import Owner, Written
+
+OF_PERSONS = frozenset({"", "attach", "pr"})
+"""Commands of opencode that open its interface; empty: none is named."""
+OF_ANYBODY = frozenset({"serve", "web"})
+OF_PROGRAMS = frozenset(
+    {
+        *("acp", "agent", "auth", "completion", "db", "debug", "export", "generate", "github"),
+        *("import", "mcp", "models", "plug", "plugin", "providers", "run", "session", "stats"),
+        *("uninstall", "upgrade"),
+    }
+)
+"""The process ends with its turn, or answers a program with it."""
+_WITH_VALUE = frozenset(
+    {
+        *("--agent", "--cors", "--hostname", "--log-level", "--mdns-domain", "--model", "--port"),
+        *("--prompt", "--session", "-m", "-s"),
+    }
+)
+LONGEST_BEFORE_S = 60.0
+"""Between a request and the message that it writes: the plugins of a project are loaded first."""
+CLOSE_S = 2.0
+LOG_TAIL_BYTES = 1024 * 1024
+_MARK = "FALLBACKD_ATTEMPT"
+
+
+class ProcessOwners:
+    """
+    Args:
+        attempt_of: From inside which attempt a process was started.
+    """
+
+    def __init__(self, attempt_of: Callable[[int], str | None]) -> None:
+        self._attempt_of = attempt_of
+
+    def owner(self, pid: int | None) -> Owner:
+        if pid is None:
+            return "person"
+        try:
+            # The mark is there before a new daemon knows the processes of an earlier one again.
+            is_ours = bool(self._attempt_of(pid) or read_variables(pid, (_MARK,)))
+        except OSError:
+            is_ours = True  # for want of file descriptors: what cannot be seen is left alone
+        if is_ours:
+            return "engine"
+        return "program" if command_of(read_arguments(pid)) in OF_PROGRAMS else "person"
+
+    def server_at(self, url: str) -> int | None:
+        return listener(url)
+
+    def is_awaited(self, url: str, written: Sequence[Written], *, now: float) -> bool:
+        port = urlsplit(url).port if url.startswith("http") else None
+        if port is None:
+            return False
+        try:
+            waiting = unanswered(port, now=now)
+        except OSError:
+            return False
+        server = listener(url) if waiting else None
+        ours = (os.getpid(), server)
+        return any(
+            one.client not in ours and self._is_for(one, each)
+            for one in waiting
+            for each in written
+        )
+
+    def _is_for(self, request: Unanswered, message: Written) -> bool:
+        before_s = message.at - request.came_at
+        if not -0.5 <= before_s <= (LONGEST_BEFORE_S if request.is_certain else CLOSE_S):
+            return False
+        if request.client is None or not request.is_certain:
+            return not message.has_own_id
+        return command_of(read_arguments(request.client)) not in OF_PERSONS
+
+    def stops(self, pid: int | None, session: str, *, since_at: float) -> int | None:
+        places = {} if pid is None else read_variables(pid, ("XDG_DATA_HOME", "HOME"))
+        data = places.get("XDG_DATA_HOME") or os.path.join(places.get("HOME", ""), ".local/share")
+        if not os.path.isabs(data):
+            return None
+        try:
+            with Path(data, "opencode/log/opencode.log").open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return None
+        return sum(1 for line in lines if _asks_to_stop(line, session) and _at(line) >= since_at)
+
+
+def command_of(arguments: Sequence[str]) -> str | None:
+    """The command that an opencode runs; empty: its interface. None: it is no opencode."""
+    names = [os.path.basename(one) for one in arguments[:3]]
+    at = next((at for at, one in enumerate(names) if one.startswith("opencode")), None)
+    if at is None:
+        return None
+    is_value = False
+    for one in arguments[at + 1 :]:
+        if is_value or one.startswith("-"):
+            is_value = not is_value and one in _WITH_VALUE
+        else:
+            return one if one in OF_PROGRAMS | OF_PERSONS | OF_ANYBODY else ""
+    return ""
+
+
+def _asks_to_stop(line: str, session: str) -> bool:
+    return line.endswith(f" message=cancel session.id={session}")
+
+
+def _at(line: str) -> float:
+    """Unix seconds; 0 where the line does not begin with a time."""
+    name, _, rest = line.partition("=")
+    try:
+        found = datetime.fromisoformat(rest.partition(" ")[0])
+    except ValueError:
+        return 0.0
+    return found.timestamp() if name == "timestamp" else 0.0
