@@ -1,5 +1,6 @@
 """What is asked for from inside an attempt is part of it, however it is asked for."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -68,3 +69,49 @@ async def test_work_from_inside_shares_the_directory_of_its_parent(
         assert inner["state"] == "succeeded"
         assert inner["parent"] == outer["delegation"]
         assert inner["session"] != outer["session"]
+
+
+DOORS = r"""
+import json, os, socket
+with socket.socket(socket.AF_UNIX) as peer:
+    peer.connect(os.environ["XDG_RUNTIME_DIR"] + "/fallbackd/control.sock")
+    lines = peer.makefile()
+    for method, params in (
+        ("opencode.announce", {"url": "http://localhost:4096", "plugin": True}),
+        ("opencode.resolve", {"session": "ses_1", "model": "b/m", "agent": "build"}),
+        ("interactive.failed", {"agent": "claude", "text": "You've hit your session limit"}),
+    ):
+        call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        peer.sendall(json.dumps(call).encode() + b"\n")
+        print(lines.readline(), end="")
+"""
+
+
+async def test_an_agent_inside_of_an_attempt_is_the_engines_at_every_door(tmp_path: Path) -> None:
+    config = '[roles.build]\nchain = ["b/m", "c/m"]\n' + backend_script(
+        tmp_path / "bin",
+        "outer",
+        python(DOORS).replace(
+            f"{sys.executable} -", f'env -i XDG_RUNTIME_DIR="$XDG_RUNTIME_DIR" {sys.executable} -'
+        ),
+        more='allow_env = ["XDG_RUNTIME_DIR"]',
+    )
+    async with running(tmp_path, config) as daemon:
+        env = {"XDG_RUNTIME_DIR": daemon.env["XDG_RUNTIME_DIR"]}
+        await daemon.client.call("health", {"action": "pause", "target": "b/m"})
+        outer = await daemon.client.call(
+            "delegate",
+            {
+                "prompt": "x",
+                "backend": "outer",
+                "cwd": str(daemon.work_dir),
+                "wait": "finished",
+                "env": env,
+            },
+        )
+        announced, resolved, failed = map(json.loads, outer["text"].splitlines())
+        assert announced["error"]["data"]["kind"] == "attempt"
+        assert "works for a delegation" in announced["error"]["message"]
+        assert (resolved["result"]["model"], resolved["result"]["redirected"]) == ("b/m", False)
+        assert failed["result"]["backend"] is None
+        assert (await daemon.client.call("opencode.status"))["servers"] == []

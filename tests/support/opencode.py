@@ -9,17 +9,47 @@ An opencode server as its recorded answers show it, for tests of what watches it
 It is a `Link`: calls are answered at once, and events go to whoever was given as `hear`.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import anyio
 
-from fallbackd.ports.opencode import Called, Heard
+from fallbackd.ports.opencode import Called, Heard, Owner, Written
 
 Json = dict[str, Any]
 
 URL = "http://127.0.0.1:4096"
 DIRECTORY = "/work"
+
+
+class WhoseDouble:
+    """
+    What the kernel and opencode's log would say.
+
+    Attributes:
+        listeners: The process at an address.
+        owners: Whose a process is; the others are persons'.
+        awaits: A program waits for the answer to each message.
+        stopped: How often a session was asked to stop; None: no log.
+    """
+
+    def __init__(self) -> None:
+        self.listeners: dict[str, int] = {}
+        self.owners: dict[int, Owner] = {}
+        self.awaits = False
+        self.stopped: int | None = None
+
+    def owner(self, pid: int | None) -> Owner:
+        return "person" if pid is None else self.owners.get(pid, "person")
+
+    def server_at(self, url: str) -> int | None:
+        return self.listeners.get(url)
+
+    def is_awaited(self, url: str, written: Sequence[Written], *, now: float) -> bool:
+        return self.awaits and bool(written)
+
+    def stops(self, pid: int | None, session: str, *, since_at: float) -> int | None:
+        return self.stopped
 
 
 class OpencodeDouble:
@@ -47,6 +77,7 @@ class OpencodeDouble:
         self.hear: Callable[[Json], None] = lambda _: None
         self.is_down = False
         self.is_inside = False
+        self.pid: int | None = None
         self.unknown: set[str] = set()
         self.on_call: Callable[[str], None] = lambda _: None
         self._count = 0
@@ -270,8 +301,8 @@ class OpencodeDouble:
                         ]
                 return Called(status=200, body=body)
             case ["session", name, "message", message]:
-                ids = [one["info"]["id"] for one in self.messages[name]]
-                return Called(status=200 if message in ids else 404)
+                named = [one for one in self.messages[name] if one["info"]["id"] == message]
+                return Called(status=200, body=named[0]) if named else Called(status=404)
             case ["session", name, "abort"]:
                 self.is_stopped(name)
                 return Called(status=200, body=True)

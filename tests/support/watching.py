@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 from msgspec import structs
 from tests.support.clock import ManualClock
-from tests.support.opencode import DIRECTORY, OpencodeDouble
+from tests.support.opencode import DIRECTORY, OpencodeDouble, WhoseDouble
 from tests.support.running_engine import HANG_S, engine_in, settings
 
 from fallbackd.classify.rules import Rule
@@ -16,6 +16,7 @@ from fallbackd.core.policy import Policy
 from fallbackd.core.records import Session
 from fallbackd.engine.api import Engine
 from fallbackd.engine.opencode import Watched, Where
+from fallbackd.fronts.opencode.around import Around
 from fallbackd.fronts.opencode.sessions import Sessions
 
 
@@ -34,8 +35,16 @@ class NoFiles:
 
 class Watching:
     def __init__(
-        self, engine: Engine, clock: ManualClock, server: OpencodeDouble, sessions: Sessions
+        self,
+        engine: Engine,
+        clock: ManualClock,
+        server: OpencodeDouble,
+        sessions: Sessions,
+        whose: WhoseDouble,
+        around: Around,
     ) -> None:
+        self.whose = whose
+        self.around = around
         self.engine = engine
         self.clock = clock
         self.server = server
@@ -70,11 +79,13 @@ async def watching(
     async with engine_in(place, config, clock=clock, **world) as engine:
         server = OpencodeDouble(now=clock.now)
         async with anyio.create_task_group() as tasks:
+            whose = WhoseDouble()
+            around = Around(whose, server)
             sessions = Sessions(
-                Watched(engine), server, NoFiles(), lambda work: tasks.start_soon(work)
+                Watched(engine), server, NoFiles(), around, lambda work: tasks.start_soon(work)
             )
             server.hear = lambda event: sessions.hear(event, directory=DIRECTORY)
-            found = Watching(engine, clock, server, sessions)
+            found = Watching(engine, clock, server, sessions, whose, around)
             engine.subscribe(
                 lambda told: (
                     found.notices.append(told.note.fields)

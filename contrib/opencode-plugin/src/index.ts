@@ -27,6 +27,7 @@ type Announced = {
 type Options = { budgetMs?: number }
 
 const plugin: Plugin = async (input, options?: Options) => {
+  if (process.env["FALLBACKD_ATTEMPT"]) return {} // a delegation, which the daemon itself moves on
   const budgetMs = options?.budgetMs ?? REDIRECT_LIMIT_MS
   let announcing = false
   let isSettled = false // the daemon has taken this server, or will never

@@ -221,3 +221,11 @@ class Caller(Protocol):
         ...
 
     def on_close(self, work: Callable[[], None]) -> None: ...
+
+
+def is_inside(caller: Caller) -> bool:
+    """Whether the caller is a process of an attempt, or none that can be looked at now."""
+    try:
+        return caller.peer_pid is not None and bool(caller.host.attempt_of(caller.peer_pid))
+    except OSError:  # out of file descriptors
+        return True

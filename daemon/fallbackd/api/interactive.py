@@ -7,7 +7,7 @@ from msgspec import convert
 from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.health_view import health_entries, health_entry
-from fallbackd.api.host import Caller
+from fallbackd.api.host import Caller, is_inside
 from fallbackd.backends.sessions import PlanWindow
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.routing.candidates import candidates_for
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 async def interactive_failed(
     engine: "Engine", params: InteractiveFailedParams, caller: Caller
 ) -> InteractiveFailedResult:
-    backend = interactive.backend_of(engine.settings, engine.world, params.agent, params.home)
+    backend = _backend_of(engine, params, caller)
     if backend is None:
         return InteractiveFailedResult()
     evidence = Evidence(text=params.text, stream="jsonl", code=params.error)
@@ -47,7 +47,7 @@ async def interactive_failed(
 async def interactive_plan(
     engine: "Engine", params: InteractivePlanParams, caller: Caller
 ) -> InteractivePlanResult:
-    backend = interactive.backend_of(engine.settings, engine.world, params.agent, params.home)
+    backend = _backend_of(engine, params, caller)
     if backend is None:
         return InteractivePlanResult()
     windows = convert(params.windows, tuple[PlanWindow, ...], from_attributes=True)
@@ -57,6 +57,15 @@ async def interactive_plan(
     return InteractivePlanResult(
         backend=backend, health=entries.get(backend), others=_others(engine, backend, entries)
     )
+
+
+def _backend_of(
+    engine: "Engine", params: InteractiveFailedParams | InteractivePlanParams, caller: Caller
+) -> "BackendId | None":
+    """None: no backend of ours, or an attempt, of which the engine itself reads what it says."""
+    if is_inside(caller):
+        return None
+    return interactive.backend_of(engine.settings, engine.world, params.agent, params.home)
 
 
 def _others(

@@ -7,7 +7,13 @@ from fallbackd.api import shapes
 from fallbackd.api.errors import ApiError
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
-from fallbackd.api.opencode_servers import BadServer, OpencodeServers, Plugin, is_usable
+from fallbackd.api.opencode_servers import (
+    BadServer,
+    NotWatched,
+    OpencodeServers,
+    Plugin,
+    is_usable,
+)
 from fallbackd.api.opencode_words import announced_problem, status_words
 from fallbackd.core import records as state
 from fallbackd.core.rescue import Rescue
@@ -45,6 +51,8 @@ async def opencode_announce(
     front = front_of(caller)
     directory = params.directory or ""
     try:
+        if front.is_of_engine(caller.peer_pid):
+            raise NotWatched
         if params.plugin and not _is_at(caller, params.url):
             is_known = link_of(caller) is not None
             url = _attach(front, caller, directory=directory)
@@ -54,6 +62,10 @@ async def opencode_announce(
                 params.url, password=params.password, directory=directory
             )
             url, via = params.url.rstrip("/"), "url"
+    except NotWatched as error:
+        raise ApiError(
+            "not_permitted", f"Not watched: {error}.", data={"kind": "attempt"}
+        ) from error
     except BadServer as error:
         raise ApiError(
             "not_permitted", f"`url`: {error}.", data={"path": "url", "kind": "server"}
@@ -84,7 +96,8 @@ def _attach(front: OpencodeServers, caller: Caller, *, directory: str) -> str:
     def tell(call: Mapping[str, Any]) -> None:
         caller.notify("opencode.call", call)
 
-    if front.attach(name, caller.number, tell, directory=directory):
+    pid = caller.peer_pid
+    if front.attach(name, caller.number, tell, directory=directory, pid=pid):
         caller.on_close(lambda: front.detach(name, caller.number))
     return name
 
@@ -127,8 +140,10 @@ def opencode_event(
 async def opencode_resolve(
     engine: "Engine", params: OpencodeResolveParams, caller: Caller
 ) -> OpencodeResolveResult:
-    link = link_of(caller)
-    found = await front_of(caller).redirect(
+    link, front = link_of(caller), front_of(caller)
+    if front.is_of_engine(caller.peer_pid):
+        return OpencodeResolveResult(model=params.model, redirected=False)
+    found = await front.redirect(
         server=(params.server or "") if link is None else link.url,
         session=params.session,
         directory=params.directory or "",

@@ -14,6 +14,13 @@ class BadServer(Exception):
     """An address that cannot be taken. Says what to give instead."""
 
 
+class NotWatched(Exception):
+    """An opencode that works for an attempt: the engine moves it on."""
+
+    def __init__(self) -> None:
+        super().__init__("this opencode works for a delegation, which fails over by itself")
+
+
 class ServerState(Struct, frozen=True, kw_only=True):
     url: str
     is_up: bool
@@ -34,6 +41,10 @@ class Plugin(Protocol):
 
 
 class OpencodeServers(Protocol):
+    def is_of_engine(self, pid: int | None) -> bool:
+        """Whether a process works for an attempt, whose sessions are the engine's alone."""
+        ...
+
     def states(self) -> Sequence[ServerState]: ...
 
     async def announce(self, url: str, *, password: str | None, directory: str = "") -> bool:
@@ -45,6 +56,7 @@ class OpencodeServers(Protocol):
 
         Raises:
             BadServer: Its address cannot be taken.
+            NotWatched: It works for an attempt.
         """
         ...
 
@@ -55,6 +67,7 @@ class OpencodeServers(Protocol):
         tell: Callable[[Mapping[str, Any]], None],
         *,
         directory: str,
+        pid: int | None = None,
     ) -> bool:
         """
         An opencode that cannot be called is there, and its plugin is at the other end.

@@ -41,6 +41,7 @@ from fallbackd.transports.http.transport import HttpTransport
 from fallbackd.transports.machine import Machine, fingerprint, has_default_route
 from fallbackd.transports.opencode.link import OpencodeLink
 from fallbackd.transports.opencode.transport import ServedTransport
+from fallbackd.transports.opencode.whose import ProcessOwners
 from fallbackd.transports.probe import FreeProbe
 from fallbackd.transports.process.environment import Inheritable
 from fallbackd.transports.process.leftovers import end_stray
@@ -230,16 +231,20 @@ def build(
         probe=FreeProbe(http, environ=inheritable),
     )
     engine = Engine(store, clock, settings, world)
+
+    def attempt_of(pid: int) -> str | None:
+        return served.attempt_of(pid) or processes.attempt_of(pid)
+
     projects = Projects(engine, sessions_log or OpencodeLog(), home=machine.home)
     return Built(
         engine=engine,
-        opencode=OpencodeFront(engine, OpencodeLink, projects),
+        opencode=OpencodeFront(engine, OpencodeLink, projects, ProcessOwners(attempt_of)),
         gateway=GatewayService(engine, http.pass_on, places),
         interactive=InteractiveService(engine),
         projects=projects,
         transports=(served, http, processes),
         home=machine.home,
-        attempt_of=lambda pid: served.attempt_of(pid) or processes.attempt_of(pid),
+        attempt_of=attempt_of,
         inheritable=inheritable,
         withhold_credentials=withhold_credentials,
         take_up_servers=served.take_up,

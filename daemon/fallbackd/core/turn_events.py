@@ -41,6 +41,8 @@ class TurnFailed(Struct, frozen=True, kw_only=True, tag="turn_failed"):
     """A subagent's session: its parent waits for it."""
     can_move: bool = False
     """That parent can be made to wait for another model."""
+    is_awaited: bool = False
+    """A program waits for the turn, and takes its end for the answer."""
     retries_since_at: float | None = None
     """The server tries again by itself since then; null: the turn is over."""
     is_late: bool = False

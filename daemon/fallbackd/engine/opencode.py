@@ -178,6 +178,7 @@ class Watched:
         wrote: bool = False,
         is_child: bool = False,
         can_move: bool = False,
+        is_awaited: bool = False,
         is_late: bool = False,
         compacts: bool = False,
         continues: bool = False,
@@ -186,6 +187,7 @@ class Watched:
     ) -> Ruled:
         """
         Args:
+            is_awaited: A program waits for the turn, and takes its end for the answer.
             retries_since_at: Of the server itself; None: the turn is over.
             is_late: The server itself says that this is not so any more.
             compacts: `message` asks for a compaction.
@@ -206,6 +208,7 @@ class Watched:
                 wrote=wrote,
                 is_child=is_child,
                 can_move=can_move,
+                is_awaited=is_awaited,
                 retries_since_at=retries_since_at,
                 is_late=is_late,
                 compacts=compacts,

@@ -22,6 +22,7 @@ from fallbackd.fronts.opencode.convert import (
     model_of,
     parts_again,
     split_model,
+    written_of,
 )
 
 RECORDED = Path(__file__).parents[2] / "backends" / "data" / "opencode_events"
@@ -185,3 +186,29 @@ def test_recorded_events_are_read_without_a_word_of_trouble(path: Path) -> None:
     for line in path.read_text().splitlines():
         found.extend(facts(json.loads(line)["event"], now=0.0) or ())
     assert found
+
+
+CREATED_MS = 1795713715826
+MADE_THERE = "msg_218e0ce72001Yv0AmD8VCiAr4f"
+"""By opencode 1.18.33 in that millisecond."""
+CHOSEN = "msg_218e0ce63001Yv0AmD8VCiAr4f"
+"""By an interface, shortly before."""
+
+
+def said_by(role: str, name: str) -> dict[str, Any]:
+    return {"info": {"id": name, "role": role, "time": {"created": CREATED_MS}}}
+
+
+def test_a_message_whose_id_is_older_than_itself_was_named_by_its_writer() -> None:
+    at = CREATED_MS / 1000
+    (one,) = written_of([said_by("user", MADE_THERE)], MADE_THERE)
+    assert (one.at, one.has_own_id) == (at, False)
+    (one,) = written_of([said_by("user", CHOSEN)], CHOSEN)
+    assert (one.at, one.has_own_id) == (at, True)
+
+
+def test_only_messages_of_the_user_from_the_asked_one_on_are_looked_at() -> None:
+    messages = [said_by("user", CHOSEN), said_by("user", MADE_THERE), {}]
+    messages.append(said_by("assistant", "msg_218e0ce80001Yv0AmD8VCiAr4f"))
+    assert len(written_of(messages, MADE_THERE)) == 1
+    assert len(written_of(messages, CHOSEN)) == 2

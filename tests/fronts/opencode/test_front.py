@@ -4,21 +4,19 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 from msgspec import structs
 from structlog.testing import capture_logs
 from tests.support.clock import ManualClock
-from tests.support.opencode import DIRECTORY, OpencodeDouble
+from tests.support.opencode import DIRECTORY, OpencodeDouble, WhoseDouble
 from tests.support.playbook import policy_of
 from tests.support.running_engine import engine_in, settings, until
 from tests.support.watching import NoFiles
 
-from fallbackd.api.opencode_servers import BadServer
+from fallbackd.api.opencode_servers import BadServer, NotWatched
 from fallbackd.engine.api import Engine
-from fallbackd.fronts.opencode import watch
 from fallbackd.fronts.opencode.front import FORGET_S, MAX_SERVERS, OpencodeFront
 from fallbackd.stores.memory import MemoryStore
 
@@ -33,6 +31,7 @@ async def front(
     servers: dict[str, OpencodeDouble] | None = None,
     configured: Mapping[str, str | None] | None = None,
     clock: ManualClock | None = None,
+    whose: WhoseDouble | None = None,
 ) -> AsyncIterator[tuple[OpencodeFront, dict[str, OpencodeDouble], Engine]]:
     servers = {} if servers is None else servers
 
@@ -43,7 +42,7 @@ async def front(
 
     config = structs.replace(settings(), policy=policy_of(roles={"build": ["b/m"]}))
     async with engine_in(place, config, store=store or MemoryStore(), clock=clock) as engine:
-        found = OpencodeFront(engine, open_link, NoFiles())
+        found = OpencodeFront(engine, open_link, NoFiles(), whose or WhoseDouble())
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(found.run, configured or {})
             await anyio.lowlevel.checkpoint()
@@ -238,45 +237,52 @@ def second_of(server: OpencodeDouble) -> OpencodeDouble:
     return found
 
 
-async def test_a_rescue_goes_on_at_the_server_that_has_the_session_and_only_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "ELSEWHERE_S", 0.0)
+async def test_a_rescue_goes_on_at_the_server_that_it_was_begun_at(tmp_path: Path) -> None:
     store, server = MemoryStore(), OpencodeDouble(URL)
     await left_at_revert(tmp_path, store, server)
     server.is_down = False
     servers = {URL: server, OTHER: second_of(server)}
     known: dict[str, str | None] = dict.fromkeys(servers)
-    release, answer = anyio.Event(), server.call
-
-    async def slow(method: str, path: str, **more: Any) -> Any:
-        if path.endswith("/abort"):
-            await release.wait()
-        return await answer(method, path, **more)
-
-    server.call = slow  # type: ignore[method-assign]
     with capture_logs() as logs:
-        async with front(tmp_path, store, servers=servers, configured=known) as (f, _, _):
-            await until(lambda: f.states() and all(one.is_up for one in f.states()))
-            second = f._watches[OTHER]
-            assert second.sessions is not None
-            await second._catch_up(second.sessions)
-            assert servers[OTHER].calls == []
-            release.set()
+        async with front(tmp_path, store, servers=servers, configured=known):
             await until(lambda: server.prompts)
+    assert servers[OTHER].calls == []
     assert [one["event"] for one in logs].count("rescue.resumed") == 1
 
 
-async def test_a_rescue_goes_on_at_another_server_where_its_own_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "ELSEWHERE_S", 0.0)
-    store, server = MemoryStore(), OpencodeDouble(URL)
+async def test_a_rescue_goes_on_in_no_other_process_where_its_own_is_gone(tmp_path: Path) -> None:
+    store, server, clock = MemoryStore(), OpencodeDouble(URL), ManualClock()
     await left_at_revert(tmp_path, store, server)
     servers = {URL: server, OTHER: second_of(server)}
     known: dict[str, str | None] = dict.fromkeys(servers)
-    async with front(tmp_path, store, servers=servers, configured=known):
-        await until(lambda: servers[OTHER].prompts)
+    async with front(tmp_path, store, servers=servers, configured=known, clock=clock) as (f, _, e):
+        await until(lambda: any(one.is_up for one in f.states()))
+        second = f._watches[OTHER]
+        assert second.sessions is not None
+        await second._catch_up(second.sessions)
+        clock.advance(61)
+        await f.expire()
+        assert servers[OTHER].calls == []
+        assert (await e.session("ses_1")).rescue is None
+
+
+ATTEMPT = 4001
+
+
+async def test_the_server_of_an_attempt_is_not_watched_however_it_is_named(tmp_path: Path) -> None:
+    whose = WhoseDouble()
+    whose.listeners, whose.owners = {URL: ATTEMPT}, {ATTEMPT: "engine"}
+    server = OpencodeDouble(URL)
+    async with front(tmp_path, servers={URL: server}, whose=whose) as (f, _, _):
+        with pytest.raises(NotWatched, match="works for a delegation"):
+            await f.announce(URL, password=None)
+        assert f.states() == []
+        f.configure({URL: None})
+        await until(lambda: f.states()[0].problem)
+        assert not f.states()[0].is_up
+        server.begins("ses_1", "m1", "a/m")
+        server.retries("ses_1", "Too many requests")
+        assert server.calls == []
 
 
 async def test_a_model_that_is_back_is_told_once_and_not_in_every_session(tmp_path: Path) -> None:

@@ -349,7 +349,9 @@ async def resumed(w: Watching) -> str:
     session = await w.session()
     assert session.rescue is not None
     at = At(link=w.server, session=SESSION, directory=DIRECTORY)
-    end = await Replay(w.watched, at, session.rescue).run(is_resumed=True)
+    end = await Replay(
+        w.watched, at, w.around, session.rescue, track=w.sessions.track(SESSION)
+    ).run()
     await w.rest()
     return end
 
@@ -546,6 +548,119 @@ async def test_a_user_who_stops_the_session_ends_its_rescue(
             assert w.told("fallback") == []
             assert w.server.prompts == []
             assert "revert" not in w.server.sessions[SESSION]
+
+
+@pytest.mark.parametrize("wrote", [False, True])
+async def test_an_abort_that_no_event_tells_of_ends_the_rescue_by_the_log(
+    tmp_path: Path, wrote: bool
+) -> None:
+    """Of two aborts at once the server tells as of one."""
+    async with watching(tmp_path, policy()) as w:
+        w.whose.stopped = 0
+        w.server.begins(SESSION, FIRST, "a/m")
+        if wrote:
+            w.server.uses_tool(SESSION, "bash")
+
+        def stop(path: str) -> None:
+            if path.endswith("/abort"):
+                w.whose.stopped = 2
+
+        w.server.on_call = stop
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert w.server.prompts == []
+        session = await w.session()
+        assert (session.rescue, session.current) == (None, "a/m")
+        assert "revert" not in w.server.sessions[SESSION]
+
+
+async def test_our_own_abort_in_the_log_is_not_taken_for_the_users(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.whose.stopped = 1
+        await throttled(w)
+        assert len(w.server.prompts) == 1
+
+
+async def test_an_abort_is_found_however_late_its_event_comes(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        prompt, late = w.server._prompt, anyio.Event()
+
+        def accepted(session: str, body: Any) -> None:
+            async def then() -> None:
+                await anyio.sleep(0)
+                w.server.idle(session)  # what was asked for before the next model is
+                prompt(session, body)
+                late.set()
+
+            tasks.start_soon(then)
+
+        w.server._prompt = accepted  # type: ignore[method-assign]
+        async with anyio.create_task_group() as tasks:
+            w.server.begins(SESSION, FIRST, "a/m")
+            w.server.retries(SESSION, "Too many requests")
+            await late.wait()
+            await w.rest()
+        assert w.server.calls[-1][1].endswith("/abort")
+        assert w.server.statuses == {}
+
+
+async def test_a_turn_that_is_over_is_not_aborted(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m")
+        w.server.fails(SESSION, 401, "Incorrect API key provided")
+        await w.rest()
+        assert w.server.count("/abort") == 0
+        assert len(w.server.prompts) == 1
+
+
+# --- programs that wait --------------------------------------------------------------------------
+
+
+async def test_a_turn_that_a_program_waits_for_is_told_and_left_as_it_is(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.whose.awaits = True
+        w.server.begins(SESSION, FIRST, "a/m")
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        w.server.retries(SESSION, "Too many requests", attempt=2)
+        await w.rest()
+        assert w.server.calls == []
+        (text,) = w.told("failed")
+        assert "a program waits for this turn: it is left to the retries of opencode" in text
+        assert w.engine.snapshot().health["backend:a/m"].outage is not None  # type: ignore[index]
+
+
+async def test_a_turn_whose_program_has_got_its_error_is_not_gone_on_with(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.whose.awaits = True
+        w.server.begins(SESSION, FIRST, "a/m")
+        await w.rest()
+        w.whose.awaits = False  # it has its answer
+        w.server.fails(SESSION, 401, "Incorrect API key provided")
+        await w.rest()
+        assert w.server.calls == []
+
+
+async def test_every_turn_of_a_command_that_ends_with_it_is_left_but_the_next_is_redirected(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.pid, w.whose.owners = 77, {77: "program"}
+        await w.around.look()
+        await throttled(w)
+        assert w.server.calls == []
+        assert (await w.watched.redirect(w.where("ses_2"), model="a/m")).model == "b/m"
+
+
+async def test_a_subagent_of_a_turn_that_a_program_waits_for_is_moved_from_inside(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.whose.awaits = w.server.is_inside = True
+        await subagent(w)
+        w.server.retries("ses_child", "Too many requests")
+        await w.rest()
+        assert [one["model"]["providerID"] for one in w.server.prompts] == ["b"]
 
 
 async def test_what_the_user_writes_during_a_rescue_is_not_overtaken(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ Ruling = Literal[
     "outage",
     "partial",
     "child",
+    "awaited",
     "unknown_model",
 ]
 
@@ -152,6 +153,27 @@ def _of_subagent(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, 
     return _child(case, event, failed.failure, session)
 
 
+def _awaited(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Session] | None:
+    """
+    Leave what a program waits for to the retries of its server: the program would take the end of
+    the turn for its answer, and would not see where the work continues.
+    """
+    event, reason = failed.event, failed.failure.reason.value
+    if not event.is_awaited or event.is_child:
+        return None
+    session = told(
+        case,
+        session,
+        f"awaited:{failed.message.id}",
+        "failed",
+        route=(event.backend, ""),
+        reason=reason,
+        text=f"{model_words(event.backend)} failed ({reason}), and a program waits for this turn:"
+        " it is left to the retries of opencode. Through the gateway of fallbackd it would move",
+    )
+    return Ruled(ruling="awaited", failure=failed.failure), session
+
+
 def _alone(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Session] | None:
     if len(failed.turn.candidates) > 1:
         return None
@@ -219,7 +241,7 @@ def _exhausted(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Se
     return Ruled(ruling="exhausted", failure=failure), session
 
 
-_RULES = (_not_covered, _of_subagent, _alone, _bounded, _after_effects, _exhausted)
+_RULES = (_not_covered, _of_subagent, _alone, _awaited, _bounded, _after_effects, _exhausted)
 
 
 def _rescued(case: Case, failed: _Failed, session: Session) -> tuple[Ruled, Session]:

@@ -17,6 +17,7 @@ text. What is of another kind is no fact.
 Source: recorded events of opencode 1.18.33, and the types of its SDK.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from fallbackd.backends.opencode_server import tool_effects
 from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.lib.loose import fields as _table
 from fallbackd.lib.loose import text as _text
+from fallbackd.ports.opencode import Written
 
 EventFields = Mapping[str, Any]  # any JSON
 
@@ -109,6 +111,9 @@ Fact = (
     | Deleted
 )  # fmt: skip
 
+_ID = re.compile(r"msg_([0-9a-f]{12})")
+_ID_MS = (1 << 36) - 1
+"""An id holds the lowest 36 bits of the millisecond in which it was made."""
 ABORTED = frozenset({"MessageAbortedError", "AbortError"})
 UNEVENTFUL = frozenset({"server.connected", "server.heartbeat", "session.updated", "session.diff"})
 
@@ -310,6 +315,21 @@ def is_of_user(message: EventFields) -> bool:
     parts = message.get("parts")
     kinds = {_text(_table(one).get("type")) for one in parts} if isinstance(parts, list) else set()
     return "compaction" not in kinds
+
+
+def written_of(messages: Sequence[EventFields], message: str) -> list[Written]:
+    """Those of the user from one message on."""
+    found = []
+    for one in messages:
+        info = _table(one.get("info"))
+        name, created = _text(info.get("id")), _table(info.get("time")).get("created")
+        is_asked = info.get("role") == "user" and name >= message
+        if is_asked and isinstance(created, int | float):
+            ticks = _ID.match(name)
+            at_ms = None if ticks is None else int(ticks[1], 16) >> 12
+            has_own_id = at_ms != int(created) & _ID_MS
+            found.append(Written(at=created / 1000, has_own_id=has_own_id))
+    return found
 
 
 def is_task_of(part: object, child: str) -> bool:

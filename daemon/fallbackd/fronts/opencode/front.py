@@ -5,16 +5,17 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 import structlog
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from fallbackd.api.opencode_servers import BadServer, ServerState, is_usable
+from fallbackd.api.opencode_servers import BadServer, NotWatched, ServerState, is_usable
 from fallbackd.core.opencode.turns import Redirect
 from fallbackd.engine.api import Engine
 from fallbackd.engine.opencode import Watched, Where
 from fallbackd.fronts.opencode.plugin_link import PluginLink, TellPlugin
 from fallbackd.fronts.opencode.telling import Notice, Recoveries, notice_of, show
-from fallbackd.fronts.opencode.watch import Peers, ServerWatch
-from fallbackd.ports.opencode import Link, OpenLink, ProjectFiles
+from fallbackd.fronts.opencode.watch import ServerWatch
+from fallbackd.ports.opencode import Link, OpenLink, ProjectFiles, Whose
 
 log = structlog.get_logger("opencode")
 
@@ -27,13 +28,15 @@ EXPIRES_PER_FORGET = 10
 
 
 class OpencodeFront:
-    def __init__(self, engine: Engine, open_link: OpenLink, files: ProjectFiles) -> None:
+    def __init__(
+        self, engine: Engine, open_link: OpenLink, files: ProjectFiles, whose: Whose
+    ) -> None:
         self.watched = Watched(engine)
         self._engine = engine
         self._open_link = open_link
         self._files = files
+        self._whose = whose
         self._watches: dict[str, ServerWatch] = {}
-        self._peers = Peers()
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._passwords: dict[str, str | None] = {}
         self._configured: frozenset[str] = frozenset()
@@ -79,6 +82,9 @@ class OpencodeFront:
         for url, password in wanted.items():
             self._add(url, password, is_announced=False)
 
+    def is_of_engine(self, pid: int | None) -> bool:
+        return self._whose.owner(pid) == "engine"
+
     def states(self) -> Sequence[ServerState]:
         return [
             ServerState(
@@ -105,8 +111,11 @@ class OpencodeFront:
 
         Raises:
             BadServer: Not on this machine, or too many of them.
+            NotWatched: It works for an attempt.
         """
         url = checked_url(url)
+        if self.is_of_engine(await to_thread.run_sync(self._whose.server_at, url)):
+            raise NotWatched
         known = self._watches.get(url)
         is_same = known is not None and (password is None or self._passwords.get(url) == password)
         if known is not None and is_same:
@@ -124,7 +133,15 @@ class OpencodeFront:
         log.info("server.announced", server=url)
         return False
 
-    def attach(self, name: str, connection: int, tell: TellPlugin, *, directory: str) -> bool:
+    def attach(
+        self,
+        name: str,
+        connection: int,
+        tell: TellPlugin,
+        *,
+        directory: str,
+        pid: int | None = None,
+    ) -> bool:
         """
         An opencode that cannot be called is there, and its plugin is at the other end of a
         connection.
@@ -141,7 +158,7 @@ class OpencodeFront:
             self._drop(name)
         if len(self._watches) >= MAX_SERVERS:
             self._make_room()
-        link = self._attached[connection] = PluginLink(name, tell)
+        link = self._attached[connection] = PluginLink(name, tell, pid=pid)
         watch = self._watched_at(link, is_announced=True)
         watch.works_in(directory)
         self._begin(watch)
@@ -175,7 +192,8 @@ class OpencodeFront:
     async def expire(self) -> None:
         """End the rescues whose servers have been away for too long."""
         for session in await self.watched.unfinished():
-            if session.rescue is not None and session.server not in self._peers.up:
+            watch = self._watches.get(session.server)
+            if session.rescue is not None and not (watch and watch.is_up):
                 await self.watched.advance(session.session, session.rescue.id, "resumed")
 
     async def forget(self) -> None:
@@ -212,7 +230,7 @@ class OpencodeFront:
             self.watched,
             link,
             self._files,
-            self._peers,
+            self._whose,
             is_announced=is_announced,
             seen_at=self.watched.now if seen_at is None else seen_at,
         )

@@ -35,10 +35,10 @@ class _Call:
 class PluginLink:
     is_inside = True
 
-    def __init__(self, name: str, tell: TellPlugin, *, version: str | None = None) -> None:
+    def __init__(self, name: str, tell: TellPlugin, *, pid: int | None = None) -> None:
         self.url = name
+        self.pid = pid
         self._tell = tell
-        self._version = version
         self._calls: dict[int, _Call] = {}
         self._last = 0
         self._is_open = True

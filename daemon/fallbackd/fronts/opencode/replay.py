@@ -8,9 +8,11 @@ model. Each step is on record before it is done, so that it is resumed after a c
 
 A failed compaction takes the same steps with the request for it; the last one is `summarize`.
 
-Whether the user stops the session meanwhile shows only in the events of its server: it says that
-the session is idle once more than our own abort explains. What the user writes meanwhile shows
-in the messages. In both cases the session is the user's again.
+Whether the user stops the session meanwhile shows in the events of its server: it says that the
+session is idle once more than our own abort explains. Of two aborts at once it says so only once;
+then its log tells how many were asked for, up to a second later, which is waited for before the
+message is sent. What the user writes meanwhile shows in the messages. In all cases the session is
+the user's again. A turn that is over is not aborted.
 """
 
 from collections.abc import Sequence
@@ -18,9 +20,11 @@ from typing import Any, Literal
 
 import anyio
 import structlog
+from msgspec import Struct
 
 from fallbackd.core.rescue import Rescue
 from fallbackd.engine.opencode import Watched, message_id
+from fallbackd.fronts.opencode.around import Around
 from fallbackd.fronts.opencode.at import At, Failed, Lost, SessionGone, tell_parent
 from fallbackd.fronts.opencode.convert import (
     EventFields,
@@ -30,19 +34,33 @@ from fallbackd.fronts.opencode.convert import (
     split_model,
 )
 from fallbackd.fronts.opencode.track import Track
-from fallbackd.ports.opencode import Called
+from fallbackd.ports.opencode import STOPS_LAG_S, Called
 
 log = structlog.get_logger("opencode")
 
 BUSY_LIMIT_S = 30.0
 """How long a stopped turn may take to let go of its session."""
 BUSY_LOOK_S = 0.05
+ASKED_LIMIT_S = 15.0
+"""How long a server may take to ask the next model; then what was heard until then counts."""
 IDLES_OF_ABORT = 1
 """How often a server says that a session is idle when it is stopped while it waits to try again."""
-IDLES_OF_ERROR = 3
-"""When a turn has ended with an error, and then nothing is left to be stopped (measured)."""
+IDLES_OF_ERROR = 2
+"""When a turn has ended with an error (measured)."""
+IDLES_OF_TASK = 3
+"""When a subagent is stopped, which its parent does once more (measured)."""
 
 ReplayEnd = Literal["done", "failed", "stopped", "gone", "lost", "overtaken"]
+
+
+class HeardSince(Struct, frozen=True, kw_only=True):
+    """How a session was when the failure of its turn was heard of."""
+
+    at: float
+    idles: int
+    """How often it had been idle."""
+    is_retry: bool
+    """Its server waits to try again."""
 
 
 class StoppedByUser(Exception):
@@ -53,7 +71,13 @@ class Replay:
     """One rescue, from its first step or from where another run of the daemon left it."""
 
     def __init__(
-        self, watched: Watched, at: At, rescue: Rescue, *, track: Track | None = None
+        self,
+        watched: Watched,
+        at: At,
+        around: Around,
+        rescue: Rescue,
+        *,
+        track: Track,
     ) -> None:
         """
         Args:
@@ -61,20 +85,19 @@ class Replay:
         """
         self._watched = watched
         self._at = at
+        self._around = around
         self._rescue = rescue
-        self._track = track or Track(at.session)
+        self._track = track
         self._idles = self._stops = self._own_idles = 0
+        self._aborted_at: float | None = None
         self._log = log.bind(session=at.session, rescue=rescue.id)
 
-    async def run(
-        self, *, waits_since_idle: int | None = None, is_resumed: bool = False
-    ) -> ReplayEnd:
+    async def run(self, since: HeardSince | None = None) -> ReplayEnd:
         """
         Args:
-            waits_since_idle: The turn waits to be tried again: how often the session had been
-                idle before it did. None: it is over.
-            is_resumed: An earlier owner may have done more than its record says.
+            since: None: an earlier owner began it, and may have done more than its record says.
         """
+        is_resumed = since is None
         is_ours = not is_resumed or await self._watched.advance(
             self._at.session, self._rescue.id, "resumed"
         )
@@ -85,7 +108,7 @@ class Replay:
             messages = await self._at.messages()
             if is_resumed and (sent := self._sent(messages)):
                 return await self._accepted(sent)
-            return await self._run(messages, waits_since_idle)
+            return await self._run(messages, since)
         except SessionGone:
             await self._end("gone")
             self._log.info("rescue.gone", step=self._rescue.step)
@@ -149,12 +172,10 @@ class Replay:
                 return one
         raise Failed("finding the user's message (no user message)")
 
-    async def _run(
-        self, messages: Sequence[EventFields], waits_since_idle: int | None
-    ) -> ReplayEnd:
+    async def _run(self, messages: Sequence[EventFields], since: HeardSince | None) -> ReplayEnd:
         rescue = self._rescue
         found = self._find(messages)
-        messages = await self._abort(waits_since_idle)
+        messages = await self._stop(since)
         known = frozenset(_id(one) for one in messages)
         if rescue.reverts:
             if not await self._go_on("revert"):
@@ -162,7 +183,7 @@ class Replay:
             await self._revert(known)
         if not await self._go_on("prompt"):
             return "overtaken"
-        await self._check_untouched(known)
+        await self._check_untouched(known, since)
         self._track.drop_errors()
         if rescue.compacts:
             return await self._accepted(await self._compact())
@@ -170,30 +191,46 @@ class Replay:
         if rescue.reverts:
             parts = parts_again(found.get("parts")) or [{"type": "text", "text": ""}]
         await self._prompt(rescue.new_message, found.get("info") or {}, parts)
-        begun_at = self._track.begun_at_idle.get(rescue.new_message, self._track.idles)
-        if self._is_stopped(begun_at):  # stopped while the message was on its way
+        if await self._is_stopped_on_its_way():
             await self._at.call("POST", "/abort")
+            self._log.info("rescue.stopped", step="prompt")
         elif rescue.reverts:
             await self._send_queued(messages)
         return await self._accepted(rescue.new_message)
 
-    async def _abort(self, waits_since_idle: int | None) -> list[EventFields]:
+    async def _stop(self, since: HeardSince | None) -> list[EventFields]:
         """
+        End the turn, unless it is over.
+
         Returns:
-            The messages as they are now: nothing more comes to the turn that was stopped.
+            The messages as they are now: nothing more comes to the turn.
+
+        Raises:
+            StoppedByUser: The user has ended it.
         """
         track = self._track
-        if waits_since_idle is not None and track.idles > waits_since_idle:
+        is_retry = since is not None and since.is_retry
+        is_busy = await self._is_busy()
+        if since is not None and is_retry and (track.idles > since.idles or not is_busy):
             raise StoppedByUser
         await self._tell_parent("moving")  # it is to wait for the next model
         self._idles, self._stops = track.idles, track.stops
-        is_plain = waits_since_idle is not None and not track.parent  # a task is stopped twice
-        self._own_idles = IDLES_OF_ABORT if is_plain else IDLES_OF_ERROR
-        called = await self._at.call("POST", "/abort")
-        if not called.is_good:
-            raise Failed(f"abort ({called.problem})")
-        self._log.info("replay.abort.ok")
+        if is_busy:
+            self._own_idles = IDLES_OF_TASK if track.parent else IDLES_OF_ABORT
+            called = await self._at.call("POST", "/abort")
+            if not called.is_good:
+                raise Failed(f"abort ({called.problem})")
+            self._aborted_at = anyio.current_time()
+            self._log.info("replay.abort.ok")
+        elif since is not None:
+            self._idles, self._own_idles = track.idles_at_error, IDLES_OF_ERROR
         return await self._at.messages()
+
+    async def _is_busy(self) -> bool:
+        called = await self._at.link.call("GET", "/session/status", directory=self._at.directory)
+        if not called.is_good or not isinstance(called.body, dict):
+            return True  # a server that has no such call: an abort too many changes nothing
+        return self._at.session in called.body
 
     def _is_stopped(self, idles: int) -> bool:
         """
@@ -204,6 +241,29 @@ class Replay:
         """
         stops = self._track.stops - self._stops
         return idles - self._idles > self._own_idles + stops
+
+    async def _is_stopped_in_log(self, since: HeardSince | None) -> bool:
+        """Whether more aborts were asked for than ours, where the server says so."""
+        if since is None or self._aborted_at is None or self._track.parent:
+            return False
+        session = self._at.session
+        if await self._around.stops(session, since_at=since.at) is None:
+            return False
+        await anyio.sleep_until(self._aborted_at + STOPS_LAG_S)
+        return (await self._around.stops(session, since_at=since.at) or 0) > 1
+
+    async def _is_stopped_on_its_way(self) -> bool:
+        """
+        Whether the user stopped the session after the last look and before the next model was
+        asked. That shows once the question is heard: events come in their order.
+        """
+        track, name = self._track, self._rescue.new_message
+        with anyio.move_on_after(ASKED_LIMIT_S):
+            while name not in track.begun_at_idle and not track.has_error:
+                await track.changed.wait()
+        if name not in track.begun_at_idle and track.has_error:
+            return False  # the next model has failed before it was asked
+        return self._is_stopped(track.begun_at_idle.get(name, track.idles))
 
     async def _revert(self, known: frozenset[str]) -> None:
         body = {"messageID": self._rescue.message}
@@ -224,13 +284,14 @@ class Replay:
             return
         raise Failed(f"revert ({called.problem or 'the session stays busy'})")
 
-    async def _check_untouched(self, known: frozenset[str]) -> None:
+    async def _check_untouched(self, known: frozenset[str], since: HeardSince | None) -> None:
         """
         Raises:
             StoppedByUser, Failed: The session is the user's again.
         """
+        is_stopped = await self._is_stopped_in_log(since)
         _check_known(await self._at.messages(), known)
-        if self._is_stopped(self._track.idles):
+        if is_stopped or self._is_stopped(self._track.idles):
             if self._rescue.reverts:  # the message stands where the user left it
                 await self._at.call("POST", "/unrevert")
             raise StoppedByUser

@@ -18,6 +18,7 @@ from fallbackd.core.opencode.rulings import Ruled
 from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.core.records import Session
 from fallbackd.engine.opencode import Watched, Where
+from fallbackd.fronts.opencode.around import Around
 from fallbackd.fronts.opencode.at import At, Failed, Lost, SessionGone, tell_parent
 from fallbackd.fronts.opencode.convert import (
     Answered,
@@ -37,7 +38,7 @@ from fallbackd.fronts.opencode.convert import (
     may_have_written,
 )
 from fallbackd.fronts.opencode.looking import Look
-from fallbackd.fronts.opencode.replay import Replay
+from fallbackd.fronts.opencode.replay import HeardSince, Replay
 from fallbackd.fronts.opencode.track import Track, TurnWork, understand, work_of
 from fallbackd.ports.opencode import Link, ProjectFiles
 
@@ -74,11 +75,17 @@ class Sessions:
     """Of one server."""
 
     def __init__(
-        self, watched: Watched, link: Link, files: ProjectFiles, start_soon: StartSoon
+        self,
+        watched: Watched,
+        link: Link,
+        files: ProjectFiles,
+        around: Around,
+        start_soon: StartSoon,
     ) -> None:
         self._watched = watched
         self._link = link
         self._files = files
+        self._around = around
         self._start_soon = start_soon
         self._tracks: OrderedDict[str, Track] = OrderedDict()
         self._unknown: set[str] = set()
@@ -174,9 +181,21 @@ class Sessions:
             track.may_have_written = False
             track.unfinished = 0
             track.is_answered = False
+            if await self._is_awaited_from_the_start(track, fact.message):
+                track.awaited = fact.message
         track.message, track.reply = fact.message, fact.reply
         track.model, track.agent = fact.model, fact.agent or track.agent
         await self._watched.began(await self._where(track), message=fact.message, model=fact.model)
+
+    async def _is_awaited_from_the_start(self, track: Track, message: str) -> bool:
+        """Looked at while the turn is young: one that failed may have been answered already."""
+        path = f"/session/{track.session}/message/{message}"
+        called = await self._link.call("GET", path, directory=track.directory)
+        found = called.body if called.is_good and isinstance(called.body, dict) else {}
+        return await self._is_awaited((found,), message)
+
+    async def _is_awaited(self, messages: Sequence[EventFields], message: str) -> bool:
+        return await self._around.is_awaited(messages, message, now=self._watched.now)
 
     async def _where(self, track: Track) -> Where:
         if track.directory:
@@ -216,7 +235,7 @@ class Sessions:
     ) -> None:
         """A turn has failed. Nothing is done on the word of an event alone: it may be late."""
         at = At(link=self._link, session=track.session, directory=track.directory)
-        since_idle = track.idles
+        since = HeardSince(at=self._watched.now, idles=track.idles, is_retry=is_retry)
         look = await self._looked(track, at, evidence, is_retry=is_retry, is_loop=is_loop)
         if look.is_gone:
             await self._watched.deleted(track.session)
@@ -241,6 +260,8 @@ class Sessions:
             wrote=wrote,
             is_child=bool(track.parent),
             can_move=self._link.is_inside,
+            is_awaited=track.awaited == track.message
+            or await self._is_awaited(messages or (), track.message),
             is_late=look.is_late,
             compacts=work is not None and work.compacts,
             continues=work is not None and work.continues,
@@ -255,7 +276,7 @@ class Sessions:
             reason=ruled.failure.reason.value,
             why=ruled.text,
         )
-        await self._follow(at, track, ruled, since_idle=since_idle if is_retry else None)
+        await self._follow(at, track, ruled, since)
 
     async def _looked(
         self, track: Track, at: At, evidence: Evidence, *, is_retry: bool, is_loop: bool
@@ -270,17 +291,11 @@ class Sessions:
             looking.start_soon(look.at_messages)
         return look
 
-    async def _follow(self, at: At, track: Track, ruled: Ruled, *, since_idle: int | None) -> None:
-        """
-        Do at the server what was ruled.
-
-        Args:
-            since_idle: The server retries by itself: how often the session had been idle.
-        """
+    async def _follow(self, at: At, track: Track, ruled: Ruled, since: HeardSince) -> None:
+        """Do at the server what was ruled."""
         if ruled.rescue is not None:
-            replay = Replay(self._watched, at, ruled.rescue, track=track)
-            await replay.run(waits_since_idle=since_idle)
-        elif ruled.ruling == "child" and (ruled.stops or since_idle is None):
+            await Replay(self._watched, at, self._around, ruled.rescue, track=track).run(since)
+        elif ruled.ruling == "child" and (ruled.stops or not since.is_retry):
             await tell_parent(at, "failed", ruled.text)
             if ruled.stops:
                 await self._stop(at, track.parent or "", ruled.text)
@@ -371,4 +386,4 @@ class Sessions:
             if rescue is None:
                 return
             log.warning("rescue.resumed", session=session.session, step=rescue.step)
-            await Replay(self._watched, at, rescue, track=track).run(is_resumed=True)
+            await Replay(self._watched, at, self._around, rescue, track=track).run()

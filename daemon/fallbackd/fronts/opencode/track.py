@@ -37,6 +37,8 @@ class Track:
         self.agent: str | None = None
         self.is_answered = False
         self.may_have_written = False
+        self.awaited = ""
+        """The last message for whose answer a program waits."""
         self.unfinished = 0
         self.retried_reply = ""
         self.retries_since_at = 0.0
@@ -46,6 +48,10 @@ class Track:
         """How often the server said that nothing is under way here."""
         self.stops = 0
         """How often a turn of it was stopped while its model answered."""
+        self.idles_at_error = 0
+        """How often before the latest error: a turn that failed is idle up to twice more."""
+        self.changed = anyio.Event()
+        """Something was heard."""
         self.begun_at_idle: dict[str, int] = {}
         """By message: how many of those came before its model was asked. The latest few."""
         self.facts: deque[Fact] = deque(maxlen=MAX_WAITING)
@@ -59,18 +65,27 @@ class Track:
                 self.idles += 1
             case Stopped():
                 self.stops += 1
+            case Errored():
+                self.idles_at_error = self.idles
             case Asked(message=message):
                 self.begun_at_idle.setdefault(message, self.idles)
                 while len(self.begun_at_idle) > MAX_BEGUN:
                     self.begun_at_idle.pop(next(iter(self.begun_at_idle)))
             case _:
                 pass
+        self.changed.set()
+        self.changed = anyio.Event()
 
     def retries(self, now: float) -> float:
         """The server asks for a reply again: since when it does."""
         if self.retried_reply != self.reply or not self.retries_since_at:
             self.retried_reply, self.retries_since_at = self.reply, now
         return self.retries_since_at
+
+    @property
+    def has_error(self) -> bool:
+        """Whether one waits to be looked at."""
+        return any(isinstance(one, Errored) for one in self.facts)
 
     def drop_errors(self) -> None:
         """

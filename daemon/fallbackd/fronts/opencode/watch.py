@@ -13,31 +13,19 @@ import anyio
 import anyio.abc
 import structlog
 
-from fallbackd.core.records import Session
 from fallbackd.engine.opencode import Watched
+from fallbackd.fronts.opencode.around import Around
 from fallbackd.fronts.opencode.convert import EventFields
 from fallbackd.fronts.opencode.sessions import Sessions
-from fallbackd.ports.opencode import Link, ProjectFiles
+from fallbackd.ports.opencode import Link, ProjectFiles, Whose
 
 log = structlog.get_logger("opencode")
 
 HEALTH_LIMIT_S = 1.0
 """A request in the first moment of its socket is never answered (measured)."""
-ELSEWHERE_S = 2.0
-"""How long a rescue is left to the server that it was begun at, before another resumes it."""
 MAX_DIRECTORIES = 200
 FIRST_WAIT_S = 0.2
 MAX_WAIT_S = 10.0
-
-
-class Peers:
-    """What the watches of several servers know of each other: a session is known to all."""
-
-    def __init__(self) -> None:
-        self.up: set[str] = set()
-        """Addresses of those that are followed."""
-        self.resuming: set[str] = set()
-        """Rescues that one of them has resumed."""
 
 
 class ServerWatch:
@@ -52,7 +40,7 @@ class ServerWatch:
         watched: Watched,
         link: Link,
         files: ProjectFiles,
-        peers: Peers,
+        whose: Whose,
         *,
         is_announced: bool,
         seen_at: float,
@@ -67,7 +55,7 @@ class ServerWatch:
         self.sessions: Sessions | None = None
         self._watched = watched
         self._files = files
-        self._peers = peers
+        self._around = Around(whose, link)
         self._directories: dict[str, None] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._sooner = anyio.Event()
@@ -97,21 +85,19 @@ class ServerWatch:
 
     async def run(self) -> None:
         """Until cancelled."""
-        try:
-            await self._run()
-        finally:
-            self._peers.up.discard(self.url)
-
-    async def _run(self) -> None:
         wait_s = FIRST_WAIT_S
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             self.sessions = Sessions(
-                self._watched, self.link, self._files, lambda work: tasks.start_soon(work)
+                self._watched,
+                self.link,
+                self._files,
+                self._around,
+                lambda work: tasks.start_soon(work),
             )
             while True:
                 try:
-                    if await self._answers():
+                    if await self._answers() and await self._is_to_follow():
                         wait_s = FIRST_WAIT_S
                         await self._follow(tasks)
                 except Exception:  # a bug with one server must not end the watch of all
@@ -119,7 +105,6 @@ class ServerWatch:
                 if self.is_up:
                     self.is_up = False
                     self.seen_at = self._watched.now
-                    self._peers.up.discard(self.url)
                     log.warning("server.lost", server=self.url)
                 with anyio.move_on_after(wait_s):
                     await self._sooner.wait()
@@ -139,6 +124,12 @@ class ServerWatch:
             self.version = version if isinstance(version, str) else None
         return called.is_good
 
+    async def _is_to_follow(self) -> bool:
+        if await self._around.look() == "engine":
+            self.problem = "it works for a delegation, which fails over by itself"
+            return False
+        return True
+
     async def _follow(self, tasks: anyio.abc.TaskGroup) -> None:
         sessions = self.sessions
         assert sessions is not None
@@ -148,7 +139,6 @@ class ServerWatch:
                 if not self.is_up:
                     # Only now nothing is missed any more.
                     self.is_up = True
-                    self._peers.up.add(self.url)
                     self.since_at = self._watched.now
                     log.info("server.followed", server=self.url, version=self.version)
                     tasks.start_soon(self._catch_up, sessions)
@@ -163,15 +153,9 @@ class ServerWatch:
             self._watched.know(models, contexts=contexts)
             known = await self._watched.living_at(self.url)
             await sessions.catch_up(known, directories=self.directories)
-            unfinished = await self._watched.unfinished()
-            for session in unfinished:
-                if session.server == self.url:
-                    await self._resume(sessions, session)
-            others = [one for one in unfinished if one.server != self.url]
-            if others:
-                await anyio.sleep(ELSEWHERE_S)
-                for session in others:
-                    await self._resume_here(sessions, session.session)
+            for session in await self._watched.unfinished():
+                if session.server == self.url:  # elsewhere it would continue unseen
+                    await sessions.resume(session)
         except Exception:
             log.exception("server.broke", server=self.url)
 
@@ -180,25 +164,6 @@ class ServerWatch:
             await sessions.catch_up((), directories=directories)
         except Exception:
             log.exception("server.broke", server=self.url)
-
-    async def _resume_here(self, sessions: Sessions, name: str) -> None:
-        """Every server of a user knows a session, no matter which of them recorded it."""
-        session = await self._watched.session(name)
-        if session is None or session.rescue is None or session.server in self._peers.up:
-            return
-        called = await self.link.call("GET", f"/session/{name}", directory=session.project)
-        if called.is_good:
-            await self._resume(sessions, session)
-
-    async def _resume(self, sessions: Sessions, session: Session) -> None:
-        name = "" if session.rescue is None else session.rescue.id
-        if name in self._peers.resuming:
-            return
-        self._peers.resuming.add(name)
-        try:
-            await sessions.resume(session)
-        finally:
-            self._peers.resuming.discard(name)
 
     async def _get(self, path: str) -> Any:
         called = await self.link.call("GET", path)
