@@ -40,7 +40,7 @@ def test_without_a_file_the_built_in_profiles_and_chains_are_in_force() -> None:
         "claude": ["codex", "opencode", "gemini"],
         "codex": ["opencode", "claude", "gemini"],
         "opencode": ["codex", "claude", "gemini"],
-        "gemini": ["codex", "claude", "opencode"],
+        "gemini": ["opencode", "codex", "claude"],
         "numasec": ["opencode", "codex", "claude"],
         "hermes-api": ["opencode", "codex", "claude", "gemini"],
     }
@@ -50,7 +50,7 @@ def test_without_a_file_the_built_in_profiles_and_chains_are_in_force() -> None:
     ("text", "environ"),
     [(None, {"HERMES_API_KEY": "set"}), ("[backends.hermes-api]", {})],
 )
-def test_a_hermes_server_is_second_where_it_is_set_up(
+def test_a_hermes_server_has_its_place_where_it_is_set_up(
     text: str | None, environ: dict[str, str]
 ) -> None:
     policy = load(text, path="/etc/fallbackd/config.toml", environ=environ).policy
@@ -58,8 +58,8 @@ def test_a_hermes_server_is_second_where_it_is_set_up(
     chains = {name: [entry.backend for entry in chain] for name, chain in policy.chains.items()}
     assert chains["codex"] == ["opencode", "hermes-api", "claude", "gemini"]
     assert chains["opencode"] == ["codex", "hermes-api", "claude", "gemini"]
-    assert chains["gemini"] == ["codex", "hermes-api", "claude", "opencode"]
-    assert chains["numasec"] == ["opencode", "hermes-api", "codex", "claude"]
+    assert chains["gemini"] == ["opencode", "codex", "hermes-api", "claude"]
+    assert chains["numasec"] == ["opencode", "codex", "hermes-api", "claude"]
     assert chains["claude"] == ["codex", "opencode", "gemini"]
     assert chains["*"] == ["claude", "codex", "opencode", "gemini", "numasec", "agy", "hermes-api"]
 

@@ -6,7 +6,14 @@ from fallbackd.config import profiles
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Policy
 from fallbackd.core.records import Meter
-from fallbackd.core.routing.suggest import Suggestion, Task, duration, eta_s, suggest
+from fallbackd.core.routing.suggest import (
+    Suggestion,
+    Task,
+    described,
+    duration,
+    eta_s,
+    suggest,
+)
 
 NOW = 1_800_000_000.0
 BACKENDS, _ = profiles.built_in({"HERMES_API_KEY": "set"})
@@ -208,3 +215,50 @@ def test_measured_times_correct_the_estimate_up_to_four_hours() -> None:
 )
 def test_durations_show_their_two_largest_units(seconds: float, shown: str) -> None:
     assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("goal", "backend"),
+    [
+        ("fix the typo in the README", "opencode"),
+        ("a security audit of the login form", "numasec"),
+        ("describe what is in this screenshot", "gemini"),
+        ("transcribe the audio of the meeting", "gemini"),
+        ("summarise this huge log", "gemini"),
+        ("reason about why the two queues deadlock", "codex"),
+        ("rename the class in a multi-file change", "codex"),
+        ("write a test for the parser", "opencode"),
+        ("debug the failing build", "opencode"),
+        ("", "opencode"),
+    ],
+)
+def test_the_words_of_the_goal_say_who_suits(goal: str, backend: str) -> None:
+    assert asked(goal=goal).backend == backend
+
+
+def test_words_that_are_given_go_before_those_of_the_goal() -> None:
+    found = asked(goal="a tiny security audit", size="large", scope="code")
+    assert found.backend == "codex"
+    assert found.estimate_s == 3600
+
+
+def test_a_word_counts_where_it_begins_one() -> None:
+    assert "scope:test +" not in asked(goal="the latest results").reason
+
+
+@pytest.mark.parametrize(
+    ("goal", "size", "scope", "complexity"),
+    [
+        ("complex refactor", None, "refactor", "high"),
+        ("fix a typo", "tiny", "code", "low"),
+        ("Security-audit of the whole service", "xlarge", "security", None),
+        ("a simple, quick comparison", "small", "research", "low"),
+        ("sing", None, None, None),
+        ("", None, None, None),
+    ],
+)
+def test_words_of_the_goal_stand_for_what_was_not_given(
+    goal: str, size: str | None, scope: str | None, complexity: str | None
+) -> None:
+    task = described(Task(goal=goal))
+    assert (task.size, task.scope, task.complexity) == (size, scope, complexity)

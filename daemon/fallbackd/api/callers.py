@@ -199,6 +199,7 @@ async def suggest(engine: "Engine", params: SuggestParams, caller: Caller) -> Su
         suggestion=found.backend,
         reason=found.reason,
         eta_s=found.eta_s,
+        estimate_s=found.estimate_s,
         eta_display=None if found.eta_s is None else rules.duration(found.eta_s),
         scores={name: float(points) for name, points in found.scores.items()},
         rate_limits={

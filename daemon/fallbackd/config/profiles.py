@@ -39,7 +39,13 @@ _BACKENDS = (
         name="OpenCode",
         context_tokens=128_000,
         shown_cap=100,
-        scores={"size:tiny": 30, "size:small": 30, "scope:code": 20, "scope:refactor": 20},
+        scores={
+            "size:tiny": 30,
+            "size:small": 30,
+            "scope:code": 20,
+            "scope:refactor": 20,
+            "scope:test": 20,
+        },
     ),
     Backend(
         id=CODEX,
@@ -55,6 +61,7 @@ _BACKENDS = (
             "complexity:high": 20,
             "scope:code": 20,
             "scope:refactor": 20,
+            "needs:reasoning": 35,
         },
     ),
     Backend(
@@ -74,6 +81,8 @@ _BACKENDS = (
             "complexity:extreme": 30,
             "scope:research": 25,
             "scope:analysis": 25,
+            "needs:media": 35,
+            "needs:context": 35,
         },
     ),
     Backend(
@@ -167,13 +176,13 @@ _CHAINS: Mapping[str, tuple[Entry, ...]] = {
     CLAUDE: _chain(CODEX, OPENCODE, GEMINI),
     CODEX: _chain(OPENCODE, CLAUDE, GEMINI),
     OPENCODE: _chain(CODEX, CLAUDE, GEMINI),
-    GEMINI: _chain(CODEX, CLAUDE, OPENCODE),
+    GEMINI: _chain(OPENCODE, CODEX, CLAUDE),
     NUMASEC: _chain(OPENCODE, CODEX, CLAUDE),
     HERMES: _chain(OPENCODE, CODEX, CLAUDE, GEMINI),
 }
 """Gemini CLI is last: it no longer serves personal accounts."""
-_WITH_HERMES = frozenset({CODEX, OPENCODE, GEMINI, NUMASEC})
-"""Chains in which a Hermes server is second, where there is one."""
+_HERMES_AT: Mapping[str, int] = {CODEX: 1, OPENCODE: 1, GEMINI: 2, NUMASEC: 2}
+"""How many stand before a Hermes server in these chains, where there is one."""
 _FIRST = (CLAUDE, CODEX, OPENCODE, GEMINI)
 
 
@@ -183,8 +192,7 @@ def chains(backends: Mapping[BackendId, Backend]) -> dict[str, tuple[Entry, ...]
     others = [id for id, one in backends.items() if _is_agent(one)]
     if backends[HERMES].lacks is None:
         others.append(HERMES)
-        for name in _WITH_HERMES:
-            first, *rest = _CHAINS[name]
-            found[name] = (first, Entry(backend=HERMES), *rest)
+        for name, at in _HERMES_AT.items():
+            found[name] = (*_CHAINS[name][:at], Entry(backend=HERMES), *_CHAINS[name][at:])
     found[ANY] = _chain(*dict.fromkeys((*_FIRST, *others)))
     return found

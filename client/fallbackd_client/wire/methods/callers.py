@@ -260,7 +260,7 @@ REPORT: Method[ReportParams, ReportResult] = Method(
 
 
 class SuggestParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Absent and unknown words count as small, medium, none: callers pass what a person said."""
+    """Words that are absent are read from the goal; unknown ones count as small, medium, none."""
 
     goal: str
     """What is to be done, in words."""
@@ -292,6 +292,8 @@ class SuggestResult(Struct, frozen=True, kw_only=True):
     """Why, in a sentence."""
     eta_s: float | None = None
     """Estimated duration in seconds."""
+    estimate_s: float | None = None
+    """The same before it was corrected by measured times: the `metadata.estimate_s` of the work."""
     eta_display: str | None = None
     """The same for people."""
     scores: dict[str, float] = field(default_factory=dict)

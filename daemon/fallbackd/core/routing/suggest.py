@@ -2,13 +2,15 @@
 Which backend suits a task, and how long it may take.
 
 A backend's points are data of its profile: `base`, and one number for each word that a task may
-be described with (`size:large`, `complexity:high`, `scope:code`). Unavailable backends are left
-out before anything is added up.
+be described with (`size:large`, `complexity:high`, `scope:code`, `needs:media`). Words that the
+caller does not give are read from the goal (`GOAL_WORDS`). Unavailable backends are left out before
+anything is added up.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from fallbackd.core import meter as meters
 from fallbackd.core.ids import BackendId
@@ -29,13 +31,52 @@ CHARS_OF_TOKEN = 4
 """A rough average over prose and code; only compared with whole context sizes."""
 
 
+GOAL_WORDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "size": {
+        "tiny": ("tiny", "typo", "rename"),
+        "xlarge": ("xlarge", "huge", "whole", "entire"),
+        "large": ("large", "big", "multi-file", "multiple files", "many files", "several files"),
+        "medium": ("medium",),
+        "small": ("small", "quick", "little"),
+    },
+    "complexity": {
+        "extreme": ("extreme",),
+        "high": ("complex", "hard", "difficult", "tricky", "complicated"),
+        "low": ("simple", "easy", "trivial", "typo"),
+    },
+    "scope": {
+        "security": ("security", "secure", "vulnerab", "audit", "exploit", "pentest", "cve-"),
+        "refactor": ("refactor", "restructur", "clean"),
+        "research": ("research", "investigat", "compar"),
+        "analysis": ("analy", "explain", "summar"),
+        "test": ("test",),
+        "build": ("build", "compil", "deploy"),
+        "code": ("code", "implement", "fix", "bug", "debug", "add", "write", "typo", "rename"),
+    },
+    "needs": {
+        "media": ("image", "picture", "photo", "screenshot", "audio", "video", "recording"),
+        "context": ("huge", "million", "entire repo", "whole repo"),
+        "reasoning": ("reason", "multi-file", "multiple files", "many files", "several files"),
+    },
+}
+"""
+Beginnings of words and phrases of a goal, by what they say of the task. Of each row the first
+word that stands in the goal counts.
+"""
+
+
 class Task(Struct, frozen=True, kw_only=True):
-    """Words as a person said them. Absent and unknown ones count as small, medium and none."""
+    """
+    Words as a person said them. Absent ones are read from the goal; unknown ones, and those of
+    which the goal says nothing, count as small, medium and none.
+    """
 
     goal: str = ""
     size: str | None = None
     complexity: str | None = None
     scope: str | None = None
+    needs: str | None = None
+    """`media`, `context` or `reasoning`, where the goal says so."""
     project_tokens: int = 0
     """Text of the project, estimated."""
 
@@ -52,6 +93,8 @@ class Suggestion(Struct, frozen=True, kw_only=True):
     backend: BackendId | None = None
     reason: str
     eta_s: float | None = None
+    estimate_s: float | None = None
+    """The same before it was corrected by the times that were measured."""
     scores: Mapping[BackendId, int] = field(default_factory=dict)
     caps: Mapping[BackendId, Cap] = field(default_factory=dict)
     available: tuple[BackendId, ...] = ()
@@ -74,6 +117,7 @@ def suggest(
         used: What each backend has been used for.
         missing: Backends that are not installed or set up; there is no failover from these.
     """
+    task = described(task)
     offered = [one for one in policy.backends.values() if one.suggestible and one.enabled]
     caps = {
         one.id: found
@@ -90,6 +134,7 @@ def suggest(
         backend=best,
         reason=_because(policy.backends[best], task, scores[best]),
         eta_s=eta_s(task, used.get(best)),
+        estimate_s=eta_s(task),
         scores=scores,
         caps=caps,
         available=tuple(scores),
@@ -97,6 +142,25 @@ def suggest(
             points > scores[best] for name, points in every_score.items() if name not in missing
         ),
     )
+
+
+def described(task: Task) -> Task:
+    """The task with the words that the caller left out, as far as its goal has them."""
+    goal = " ".join(task.goal.lower().split())
+    return structs.replace(
+        task,
+        size=task.size or _said("size", goal),
+        complexity=task.complexity or _said("complexity", goal),
+        scope=task.scope or _said("scope", goal),
+        needs=_said("needs", goal),
+    )
+
+
+def _said(what: str, goal: str) -> str | None:
+    for word, beginnings in GOAL_WORDS[what].items():
+        if any(re.search(rf"\b{re.escape(one)}", goal) for one in beginnings):
+            return word
+    return None
 
 
 def score(backend: Backend, task: Task) -> int:
@@ -143,7 +207,7 @@ def _words(task: Task) -> tuple[str, ...]:
     size = _known(task.size, SIZE_S, "small")
     complexity = _known(task.complexity, COMPLEXITY_FACTOR, "medium")
     scope = (task.scope or "").strip().lower()
-    return (f"size:{size}", f"complexity:{complexity}", f"scope:{scope}")
+    return (f"size:{size}", f"complexity:{complexity}", f"scope:{scope}", f"needs:{task.needs}")
 
 
 def _why_not(backend: Backend, task: Task, state: str, cap: Cap | None) -> str | None:
