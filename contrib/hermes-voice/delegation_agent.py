@@ -32,72 +32,89 @@ PLATFORMS: dict[str, Json] = {
     "opencode": {
         "name": "OpenCode",
         "binary": "opencode",
+        "usual_path": "~/.local/bin/opencode",
         "max_context": 128_000,
         "max_tokens": 126_000,
         "min_tokens": 4_000,
         "rate_limit_key": "opencode_requests",
+        "rate_limit": {"cap": 100, "unit": "requests", "window_s": 3600},
         "strengths": ["writing code", "refactoring", "tests", "debugging"],
         "weaknesses": ["searching the web", "large files"],
     },
     "codex": {
         "name": "Codex CLI",
         "binary": "codex",
+        "usual_path": "~/.npm-global/bin/codex",
         "max_context": 200_000,
         "max_tokens": 195_000,
         "min_tokens": 8_000,
         "rate_limit_key": "codex_requests",
+        "rate_limit": {"cap": 50, "unit": "requests", "window_s": 3600},
         "strengths": ["reasoning", "complex changes", "refactoring over many files"],
         "weaknesses": ["small edits", "streaming"],
     },
     "gemini": {
         "name": "Gemini CLI",
         "binary": "gemini",
+        "usual_path": "~/.npm-global/bin/gemini",
         "max_context": 1_000_000,
         "max_tokens": 900_000,
         "min_tokens": 1_000,
         "rate_limit_key": "gemini_tokens",
+        "rate_limit": {"cap": 1_000_000, "unit": "tokens", "window_s": 3600},
         "strengths": ["huge context", "vision", "audio"],
         "weaknesses": ["running code", "tools"],
     },
     "numasec": {
         "name": "Numasec",
         "binary": "numasec",
+        "usual_path": "~/.npm-global/bin/numasec",
         "max_context": 128_000,
         "max_tokens": 120_000,
         "min_tokens": 2_000,
         "rate_limit_key": "numasec_requests",
+        "rate_limit": {"cap": 60, "unit": "requests", "window_s": 3600},
         "strengths": ["security analysis", "review", "scanning"],
         "weaknesses": ["general coding", "the web"],
     },
     "hermes-api": {
         "name": "Hermes API server",
         "binary": None,
+        "endpoint": "http://127.0.0.1:8088",
         "max_context": None,
         "max_tokens": None,
         "min_tokens": None,
         "rate_limit_key": "hermes_dispatch",
+        "rate_limit": {"cap": 200, "unit": "requests", "window_s": 3600},
         "strengths": ["whatever Hermes can do"],
         "weaknesses": ["no direct voice", "asynchronous"],
     },
 }
-"""The built-in profiles. Where a program lies, and its key, is the daemon's configuration."""
+"""
+The platforms that voice agents know. The daemon finds a program on its PATH, and takes an address
+and a key from its configuration; `rate_limit` is what it shows, an hour long, and enforces where
+`hourly_cap` says so.
+"""
 
 FALLBACK_CHAIN: dict[str, list[str]] = {
-    "codex": ["opencode", "hermes-api", "claude", "gemini"],
-    "opencode": ["codex", "hermes-api", "claude", "gemini"],
-    "numasec": ["opencode", "hermes-api", "codex", "claude"],
-    "gemini": ["codex", "hermes-api", "claude", "opencode"],
-    "hermes-api": ["opencode", "codex", "claude", "gemini"],
+    "codex": ["opencode", "hermes-api", "gemini"],
+    "opencode": ["codex", "hermes-api", "gemini"],
+    "numasec": ["opencode", "codex", "hermes-api"],
+    "gemini": ["opencode", "codex", "hermes-api"],
+    "hermes-api": ["opencode", "codex", "gemini"],
 }
 """
-The built-in chains where a Hermes server is set up. What is walked are the daemon's: `[chains]` in
-its configuration.
+The chains that voice agents know. The daemon walks its own: the same order with claude among them,
+or what `[chains]` of its configuration says.
 """
 _FALLBACK_CHAIN = FALLBACK_CHAIN
 
 DEFAULT_TTL_S = 600
 HEALTH_CHECK_DELAY_S = 5.0
 QUICK_S = 2.0
+"""How long a hanging daemon may hold up a call whose last answer is known."""
+CALL_S = 4.0
+"""The same for any other call."""
 MAX_WAIT_S = 604_800.0  # the contract's own bound
 MAX_ROUNDS = 8  # attempts of one delegation
 MAX_REASON_CHARS = 280
@@ -111,29 +128,6 @@ ENDED_BADLY = frozenset({"refused", "failed", "cancelled"})
 ETA_S = {"tiny": 60, "small": 300, "medium": 900, "large": 3600, "xlarge": 7200}
 ETA_FACTOR = {"low": 0.6, "medium": 1.0, "high": 1.8, "extreme": 3.0}
 MAX_ETA_S = 4 * 3600
-
-# The first row with a word that a word of the goal begins with.
-SIZE_WORDS = (
-    ("tiny", ("tiny", "typo", "rename")),
-    ("xlarge", ("xlarge", "huge", "whole", "entire")),
-    ("large", ("large", "big")),
-    ("medium", ("medium",)),
-    ("small", ("small", "quick", "little")),
-)
-SCOPE_WORDS = (
-    ("security", ("security", "secure", "vulnerab", "audit", "exploit")),
-    ("refactor", ("refactor", "restructur", "clean")),
-    ("research", ("research", "investigat", "compar")),
-    ("analysis", ("analy", "explain", "summar")),
-    ("test", ("test",)),
-    ("build", ("build", "compil", "deploy")),
-    ("code", ("code", "implement", "fix", "bug", "debug", "add", "write")),
-)
-COMPLEXITY_WORDS = (
-    ("extreme", ("extreme",)),
-    ("high", ("complex", "hard", "difficult", "tricky", "complicated")),
-    ("low", ("simple", "easy", "trivial")),
-)
 
 NONE_LEFT = (
     "All healthy platforms are either rate-limited or marked broken. Wait, or clear marks with"
@@ -193,14 +187,15 @@ def get_health_snapshot() -> dict[str, Json]:
     The platforms that are out of use, each with the keys of both known shapes.
 
     `expires_in_seconds` (whole) and `seconds_remaining` are None for a pause without an end.
-    Platforms that are not installed or not set up are left out. `stale` is set where the daemon did
+    A platform that the daemon has found missing or not set up, without an attempt, is left out.
+    `stale` is set where the daemon did
     not answer within `QUICK_S` and this is its last known answer.
     """
     found = _quick("health", action="list")
     return {
         name: {**_record(entry), **_stale(found)}
         for name, entry in found["health"].items()
-        if _is_out(entry) and entry["reason"] not in ("not_installed", "not_configured")
+        if _is_out(entry) and entry["source"] != "readiness"
     }
 
 
@@ -264,9 +259,8 @@ def suggest_platform(
     """
     Which platform suits a task; those that cannot be used now are left out.
 
-    Size, scope and complexity that are not given are taken from words of the goal (see
-    `SIZE_WORDS`, `SCOPE_WORDS`, `COMPLEXITY_WORDS`); without such words the daemon's defaults
-    hold: small, none, medium. `user_id` is accepted and not used.
+    The daemon reads size, scope and complexity that are not given from the words of the goal;
+    without such words they are small, none and medium. `user_id` is accepted and not used.
     """
     try:
         return _suggest(goal, project_size, scope, complexity, project_root)
@@ -287,18 +281,16 @@ def _suggest(
     complexity: str | None,
     project_root: str | None,
 ) -> Json:
-    size = project_size or _word_for(goal, SIZE_WORDS)
-    complexity = complexity or _word_for(goal, COMPLEXITY_WORDS)
-    scope = scope or _word_for(goal, SCOPE_WORDS)
-    _remember(goal, estimate_eta(size or "", complexity or ""))
     found = _quick(
         "suggest",
         goal=goal,
-        project_size=size,
+        project_size=project_size,
         scope=scope,
         complexity=complexity,
         project_root=project_root,
     )
+    if found["estimate_s"] is not None:
+        _remember(goal, found["estimate_s"])
     unhealthy = {name: _words(one) for name, one in found["unhealthy"].items() if _is_out(one)}
     if found["suggestion"] is None:
         return {
@@ -337,14 +329,6 @@ def _rates(found: Json) -> dict[str, Json]:
         }
         for name, one in found["rate_limits"].items()
     }
-
-
-def _word_for(goal: str, table: Iterable[tuple[str, tuple[str, ...]]]) -> str | None:
-    spoken = goal.lower().replace("-", " ").split()
-    for word, beginnings in table:
-        if any(one.startswith(beginnings) for one in spoken):
-            return word
-    return None
 
 
 def _remember(text: str, estimate_s: float) -> None:
@@ -563,10 +547,12 @@ def _call(method: str, **params: Any) -> Json:
     """
     One call on a connection of its own, so that callers in threads do not wait for each other.
 
+    A daemon that hangs costs `CALL_S` on top of the time that the call itself may take.
+
     Raises:
-        ClientError: The daemon said no, or there is none.
+        ClientError: The daemon said no, there is none, or it hangs.
     """
-    with Client() as client:
+    with Client(timeout_s=CALL_S, reconnect_s=CALL_S) as client:
         given = {name: value for name, value in params.items() if value is not None}
         answer: Json = client.call(method, given)
         return answer

@@ -319,25 +319,6 @@ async def test_time_that_work_takes_corrects_later_estimates(
 
 
 @pytest.mark.parametrize(
-    ("goal", "size", "scope", "complexity"),
-    [
-        ("complex refactor", None, "refactor", "high"),
-        ("fix a typo", "tiny", "code", None),
-        ("Security-audit of the whole service", "xlarge", "security", None),
-        ("a simple, quick comparison", "small", "research", "low"),
-        ("sing", None, None, None),
-        ("", None, None, None),
-    ],
-)
-def test_words_of_the_goal_stand_for_what_was_not_given(
-    goal: str, size: str | None, scope: str | None, complexity: str | None, agent: Any
-) -> None:
-    assert agent._word_for(goal, agent.SIZE_WORDS) == size
-    assert agent._word_for(goal, agent.SCOPE_WORDS) == scope
-    assert agent._word_for(goal, agent.COMPLEXITY_WORDS) == complexity
-
-
-@pytest.mark.parametrize(
     ("size", "complexity", "eta_s"),
     [
         ("tiny", "low", 36),
@@ -359,18 +340,21 @@ def test_estimates_of_long_ago_are_forgotten(agent: Any) -> None:
 
 
 def test_platforms_and_chains_are_those_of_the_daemon() -> None:
-    from fallbackd.config.profiles import BACKENDS, HERMES_KEY, built_in, chains
+    from fallbackd.config.profiles import BACKENDS, HERMES, HERMES_KEY, built_in, chains
 
     assert MODULE._FALLBACK_CHAIN is MODULE.FALLBACK_CHAIN
     backends, _ = built_in({HERMES_KEY: "set"})
     assert {
-        first: [entry.backend for entry in rest]
+        first: [entry.backend for entry in rest if entry.backend != "claude"]
         for first, rest in chains(backends).items()
         if first in MODULE.PLATFORMS
     } == MODULE.FALLBACK_CHAIN
     assert set(MODULE.PLATFORMS) == set(BACKENDS) - {"agy", "claude", "in-session"}
     for name, platform in MODULE.PLATFORMS.items():
         assert platform["max_context"] == BACKENDS[name].context_tokens
+        assert platform["rate_limit"]["cap"] == BACKENDS[name].shown_cap
+        assert platform["rate_limit"]["unit"] == BACKENDS[name].cap_unit
+    assert MODULE.PLATFORMS["hermes-api"]["endpoint"] == f"http://{BACKENDS[HERMES].provider}"
 
 
 def test_without_a_daemon_the_error_says_how_to_start_one(
@@ -447,6 +431,30 @@ async def test_a_daemon_that_hangs_costs_two_seconds_and_its_last_answer_is_give
             assert not agent.is_platform_healthy("codex")
             assert agent.suggest_platform("test")["stale"]
             assert "error" in agent.suggest_platform("another question")
+        finally:
+            daemon.send(signal.SIGCONT)
+
+
+async def test_a_daemon_that_hangs_holds_up_no_call_for_long(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert agent.HEALTH_CHECK_DELAY_S + agent.CALL_S < 10
+    install(tmp_path, "codex")
+    async with running(tmp_path) as daemon:
+        use(monkeypatch, daemon.socket)
+        monkeypatch.setattr(agent, "CALL_S", 0.2)
+        daemon.send(signal.SIGSTOP)
+        try:
+            asked = partial(agent.execute_with_fallback, "x", "codex", health_check_delay=0.1)
+            assert "did not answer" in asked()["error"]
+            for call in (
+                partial(agent.mark_platform_broken, "codex", "down"),
+                partial(agent.clear_platform_health, "codex"),
+                partial(agent.choose_fallback, "codex"),
+                partial(agent.delegation_status, "d1"),
+            ):
+                with pytest.raises(NoDaemon, match=r"did not answer in 0\.2 s"):
+                    call()
         finally:
             daemon.send(signal.SIGCONT)
 

@@ -35,7 +35,7 @@ async def test_health_is_listed_marked_and_cleared(
             "marked": "codex",
             "reason": "down",
             "ttl_seconds": 600,
-            "fallback_chain": ["opencode", "hermes-api", "claude", "gemini"],
+            "fallback_chain": ["opencode", "hermes-api", "gemini"],
         }
         listed = health(action="list")["result"]
         assert {"marked_broken_at", "reason", "ttl_seconds", "seconds_remaining"} <= set(

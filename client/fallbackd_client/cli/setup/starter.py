@@ -23,12 +23,26 @@ def starter_text(example: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+VOICE_DIRECTORY = ".hermes"
+_VOICE = """
+# Health is shared with the voice agent that keeps its own in ~/.hermes, and a tmux window follows
+# the log of each delegation.
+import = ["~/.hermes/voice-platform-health.json"]
+export_voice_health = "~/.hermes/voice-platform-health.json"
+[defaults]
+tmux = true
+"""
+
+
 def config_changes(machine: Machine, program: str) -> list[Change]:
     """An existing configuration is never touched; the schema follows the installed version."""
     changes: list[Change] = []
     if not os.path.lexists(machine.config):
         text = starter_text(shared_text(CONFIG))
         note = "explained, nothing set"
+        if os.path.isdir(os.path.join(machine.home, VOICE_DIRECTORY)):
+            text += _VOICE
+            note = "explained; health shared with the voice agent of ~/.hermes"
         changes += file_change(machine, machine.config, text, note=note, mode=0o600)
     ran = machine.run(program, "--config-schema")
     if ran.status == 0 and ran.out:
