@@ -133,6 +133,20 @@ def test_default_limits_by_kind_and_mode(
     assert (found.stall_s, found.busy_stall_s, found.loop_steps) == (stall, 1200, 20)
 
 
+@pytest.mark.parametrize(("greets", "first"), [(True, 30), (False, 300)])
+def test_an_agent_that_greets_has_a_short_limit_where_it_continues(
+    greets: bool, first: float
+) -> None:
+    """Another one prints nothing before its provider answers, and may have to start a server."""
+    own = Backend(id=BackendId("a"), kind="x", greets=greets)
+    policy = Policy(backends={own.id: own})
+    play = Playbook(policy_of("a")).when(delegate("d1", backend="a", mode="batch"))
+    one = play.delegation("d1")
+    last = structs.replace(one.attempts[-1], carried="native")
+    continuing = structs.replace(one, attempts=(*one.attempts[:-1], last))
+    assert limits_of(Case(Snapshot(), policy, now=0), continuing, own).first_output_s == first
+
+
 def test_a_backend_s_own_limits_go_before_the_defaults() -> None:
     own = Backend(id=BackendId("a"), kind="codex", stall_s=5, busy_stall_s=6, first_answer_s=7)
     found = limits(own, "batch", stall_s=50, first_answer_s=70, first_output_s=3)

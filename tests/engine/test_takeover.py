@@ -14,6 +14,7 @@ from tests.support.clock import ManualClock
 from tests.support.running_engine import agent, ended, engine_in, settings, tried, until, work
 from tests.support.scripts import says, script
 
+from fallbackd.core.effects import WakeAt
 from fallbackd.core.events import AttemptStarted, Event
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Handoff
@@ -245,7 +246,7 @@ async def test_what_was_made_goes_with_the_last_delegation_that_continued_it(
 
 
 OPENCODE = """
-import json, pathlib, sqlite3, sys
+import json, pathlib, sqlite3, sys, time
 place = pathlib.Path(sys.argv[1])
 with open(place / "opencode.argv", "a") as log:
     log.write(" ".join(sys.argv[2:]) + "\\n")
@@ -270,6 +271,9 @@ with sqlite3.connect(pathlib.Path.home() / ".local/share/opencode/opencode.db") 
             ):
                 database.execute(f"DELETE FROM {table} WHERE {column} = ?", (id,))
         case argv:
+            (place / "begun").touch()
+            while (place / "waits").exists():
+                time.sleep(0.02)
             id = argv[argv.index("--session") + 1]
             part = {"id": "p", "messageID": "m", "sessionID": id, "type": "text", "text": "and yes"}
             end = {**part, "id": "q", "type": "step-finish", "reason": "stop"}
@@ -321,6 +325,33 @@ async def test_what_a_program_has_taken_in_is_removed_by_it_again(tmp_path: Path
     assert sessions_in(path) == theirs
     argv = (tmp_path / "programs" / "opencode.argv").read_text().splitlines()
     assert f"session delete {ours}" in argv
+
+
+async def test_an_agent_that_is_silent_until_its_provider_answers_is_waited_for(
+    tmp_path: Path,
+) -> None:
+    environ = programs(tmp_path)
+    opencode(tmp_path)
+    config = settings(
+        agent("codex", kind="codex"),
+        agent("opencode", kind="opencode", options={"serve": False}),
+    )
+    clock = ManualClock()
+    async with engine_in(tmp_path, config, environ=environ, clock=clock) as engine:
+        await work(engine, "one", backend="codex", session="s")
+        waits, begun = (tmp_path / "programs" / name for name in ("waits", "begun"))
+        waits.touch()
+        asked = await engine.delegate(NewWork(prompt="two", backend="opencode", session="s"))
+        await until(begun.exists)
+        clock.advance(config.policy.handoff.start_s + 60.0)
+        running = engine.snapshot().active[asked.delegation].attempts[-1].attempt
+        at = clock.now()
+        await engine.waking.wake(
+            WakeAt(at=at, delegation=asked.delegation, attempt=running, purpose="limits")
+        )
+        waits.unlink()
+        done = await ended(engine, asked.delegation)
+    assert [(one.carried, one.failure) for one in done.attempts] == [("native", None)]
 
 
 def test_only_what_bears_the_id_that_we_gave_is_removed(tmp_path: Path) -> None:

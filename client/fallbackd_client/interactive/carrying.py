@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 MAX_PROMPT_CHARS = 30_000
 """A longer one stays in the history, as one with files: a command line takes none."""
-_IMPORT_S = 60.0
+_IMPORT_S = 120.0
+"""With the first start of the program, which prepares its database."""
 _ASKED_BY_HAND = ("opencode",)
 """They drop a prompt beside the session that they open: it stays the last one of the history."""
 

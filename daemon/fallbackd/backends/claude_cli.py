@@ -340,6 +340,7 @@ KIND = BackendKind(
     ),
     keeps_to_reading=True,
     resumes=resumes,
+    greets=True,
     forks=True,
     login=Login(
         package="@anthropic-ai/claude-code",

@@ -239,6 +239,7 @@ KIND = BackendKind(
     reads=(CONFIG,),
     reads_env=(_HOME,),
     resumes=resumes,
+    greets=True,
     resumes_anywhere=True,
     counts_conversation=True,
     structured=True,

@@ -344,6 +344,7 @@ KIND = BackendKind(
     ),
     keeps_to_reading=True,
     resumes=resumes,
+    greets=True,
     forks=True,
     structured=True,
     footprint=lambda _: _FOOTPRINT,

@@ -191,6 +191,8 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     """Whether `start` can continue the conversation that `Work.resume` names."""
     resumes_anywhere: bool = False
     """Also from another working directory than the one in which it was held."""
+    greets: bool = False
+    """It prints at once that it has begun; silence means that it cannot read its conversation."""
     forks: bool = False
     """Two of its programs that continue one conversation lose each other's turns without a word."""
     counts_conversation: bool = False

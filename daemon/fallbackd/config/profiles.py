@@ -137,6 +137,7 @@ def of_kind(backend: Backend, options: Options) -> Backend:
         is_http=kind.endpoint is not None,
         keeps_to_reading=kind.keeps_to_reading,
         plain_output=kind.is_plain(options),
+        greets=kind.greets,
     )
 
 

@@ -184,11 +184,13 @@ class Backend(Struct, frozen=True, kw_only=True):
     cap_unit: str = "requests"
     loopback: bool = False
     is_http: bool = False
-    """Its calls start no process on this machine. Of its kind, as the next two are."""
+    """Its calls start no process on this machine. Of its kind, as the next three are."""
     keeps_to_reading: bool = False
     """Its program has a read-only mode that is enforced."""
     plain_output: bool = False
     """Its output does not show `provider_answered`: a trial passes after `trial_grace_s`."""
+    greets: bool = False
+    """It prints something as soon as it has begun, before its provider answers."""
     scores: Mapping[str, int] = field(default_factory=dict)
     """`suggest`: points by word, e.g. {"size:small": 30, "scope:code": 20}."""
     suggestible: bool = True
@@ -268,8 +270,9 @@ class Handoff(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     max_turns: Annotated[int, Meta(ge=1, le=100)] = 40
     """Most earlier prompts that are given, the latest ones."""
     start_s: Annotated[float, Meta(ge=1, le=600)] = 30.0
-    """Longest wait for the first output of an agent that continues a conversation; then it is
-    started once more with a brief."""
+    """Longest wait for the first output of claude, codex or gemini that continues a conversation,
+    once it was started; then it is started once more with a brief. opencode prints nothing before
+    its provider answers, and has the limit of every first output."""
 
 
 class Policy(Struct, frozen=True, kw_only=True, dict=True):

@@ -17,7 +17,6 @@ from fallbackd.core.events import AttemptEnded, AttemptStarted
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
-from fallbackd.core.watch import Watch
 from fallbackd.engine.carrying import from_record, place_of
 from fallbackd.engine.confinement import explained, footprint_of
 from fallbackd.engine.judging import rebooted, unexplained
@@ -192,8 +191,6 @@ async def _begun(
         host.recall(prepared.delegation.delegation, running.pid)
         given = from_record(host.runs.given(live.order.attempt))
         return Underway(running=running, given=given)
-    if live.order.taken_up:
-        live.watch = Watch(started_at=host.clock.now())
     return await begin(host, live, prepared, kind, options)
 
 

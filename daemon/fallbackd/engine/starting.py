@@ -12,6 +12,7 @@ from fallbackd.backends.spec import BackendKind, NotConfigured, Options
 from fallbackd.core.effects import StartAttempt
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
+from fallbackd.core.watch import Watch
 from fallbackd.core.work.resumption import CONTINUE, not_resumed
 from fallbackd.engine.carrying import GivenPast, carried, on_record, place_of
 from fallbackd.engine.confinement import confined, confinement_of
@@ -76,6 +77,8 @@ async def begin(
         raise CannotBegin(cannot_start(host, what, reason=Reason.CANCELLED))
     hit("attempt.open.before")
     live.may_run = True
+    # Its limits count from here: a conversation may have been taken in for it, which takes long.
+    live.watch = Watch(started_at=host.clock.now())
     # A daemon that leaves must not stop what it has half started.
     with anyio.CancelScope(shield=True):
         running = await _transport(world.transports, call).open(

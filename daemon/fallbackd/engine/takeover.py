@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger("attempts")
 
 
+IMPORT_S = 120.0
+"""With the first start of the program, which prepares its database."""
+
+
 class TakenOver(Struct, frozen=True, kw_only=True):
     """A conversation that the agent of an attempt can continue."""
 
@@ -188,7 +192,7 @@ async def _import(
     """
     delegation = prepared.delegation
     assert delegation.running is not None
-    limit_s = host.settings.policy.handoff.start_s
+    limit_s = IMPORT_S
     env = {"FALLBACKD_DELEGATION": str(delegation.delegation)}
     try:
         is_done = await _ran(

@@ -42,7 +42,7 @@ def limits_of(case: Case, delegation: Delegation, backend: Backend) -> WatchLimi
         first_answer_s = 120.0 if delegation.mode == "interactive" else 300.0
     first_output_s = defaults.first_output_s or first_answer_s
     running = delegation.running
-    if running is not None and continues(running):
+    if running is not None and backend.greets and continues(running):
         first_output_s = min(first_output_s, case.policy.handoff.start_s)
     return WatchLimits(
         first_output_s=first_output_s,
@@ -290,7 +290,7 @@ def _look(case: Case, attempt: Attempt, watch: Watch) -> None:
             outcome=f"stops {attempt.attempt}",
             evidence=found.evidence,
         )
-        stop(case, _limit_failure(case, attempt, found))
+        stop(case, _limit_failure(case, attempt, backend, found))
         return
     # Output that comes from now on, or the end of a tool, begins the shorter limit of silence.
     _look_at(case, min(found, next_at, now + limits.stall_s))
@@ -307,8 +307,8 @@ def _look_at_trial(case: Case, attempt: Attempt) -> float:
     return inf
 
 
-def _limit_failure(case: Case, attempt: Attempt, passed: Passed) -> Failure:
-    if passed.detail == "first_output" and continues(attempt):
+def _limit_failure(case: Case, attempt: Attempt, backend: Backend, passed: Passed) -> Failure:
+    if passed.detail == "first_output" and backend.greets and continues(attempt):
         return not_resumed(passed.evidence, now=case.now)  # some hang on what they cannot read
     return make_failure(
         passed.reason,
