@@ -61,8 +61,21 @@ def test_a_prompt_becomes_an_argument_only_where_that_is_allowed() -> None:
 
 
 def test_the_end_of_options_is_not_marked_twice() -> None:
+    call = start("tool", "run", "{prompt}", options={"prompt_in_argv": True}, prompt="-x")
+    assert call.argv == ("tool", "run", "--", "-x")
     call = start("tool", "--", "{prompt}", options={"prompt_in_argv": True}, prompt="-x")
     assert call.argv == ("tool", "--", "-x")
+
+
+@pytest.mark.parametrize("option", ["-p", "--message"])
+def test_a_prompt_can_be_the_value_of_an_option_and_begins_none(option: str) -> None:
+    def argv(prompt: str) -> tuple[str, ...]:
+        options = {"prompt_in_argv": True}
+        return start("copilot", option, "{prompt}", "-s", options=options, prompt=prompt).argv
+
+    assert argv("say pong") == ("copilot", option, "say pong", "-s")
+    for prompt in ("--yolo", "-x", "--", "-"):
+        assert argv(prompt) == ("copilot", option, f" {prompt}", "-s")
 
 
 @pytest.mark.parametrize(

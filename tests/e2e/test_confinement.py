@@ -125,3 +125,39 @@ async def test_a_server_of_opencode_serves_one_directory(tmp_path: Path) -> None
                 (other / "crossed").unlink()
             assert (cwd / "here").exists()
         assert (other / "crossed").exists() is not IS_CONFINED
+
+
+@pytest.mark.parametrize("name", ["opencode", "opencode-run", "claude"])
+async def test_tools_that_an_agent_refuses_by_its_own_rules_are_in_the_result(
+    tmp_path: Path, name: str
+) -> None:
+    async with scene(tmp_path) as s:
+        settings = s.home.path / ".config" / "opencode" / "opencode.json"
+        opencode = json.loads(settings.read_text())
+        opencode["permission"] = {"bash": {"*": "allow", "curl *": "deny"}}
+        settings.write_text(json.dumps(opencode))
+        s.provider.behave(ROUTES[name], "tool", "ok", command="curl example.invalid > x")
+        done = await s.delegate(name)
+        assert done["state"] == "succeeded", s.daemon.log()
+        assert not (s.home.work / "x").exists()
+        refused = [one for one in done["warnings"] if "refused" in one]
+        log = await s.daemon.client.call("delegation.log", {"delegation": done["delegation"]})
+        assert refused, log["text"]
+        assert "curl example.invalid > x" in refused[0]
+        assert "permission `full`" in refused[0]
+        told = await s.daemon.client.call("explain", {"delegation": done["delegation"]})
+        assert told["warnings"] == done["warnings"]
+
+
+@pytest.mark.parametrize("name", ["opencode", "opencode-run"])
+async def test_an_agent_that_stops_at_a_question_asks_for_approval(
+    tmp_path: Path, name: str
+) -> None:
+    async with scene(tmp_path) as s:
+        settings = s.home.path / ".config" / "opencode" / "opencode.json"
+        opencode = json.loads(settings.read_text())
+        opencode["permission"] = {"bash": "ask"}
+        settings.write_text(json.dumps(opencode))
+        s.provider.behave("opencode", "tool", "ok", command="curl example.invalid > x")
+        done = await s.delegate(name)
+        assert done["attempts"][-1]["failure"]["reason"] == "approval_required", done

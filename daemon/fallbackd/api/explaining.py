@@ -59,6 +59,7 @@ async def explain(engine: "Engine", params: ExplainParams, caller: Caller) -> Ex
         usage=shapes.usage(found.usage),
         questions=tuple(shapes.question(one) for one in found.questions),
         decisions=tuple(_step(one, found) for one in story),
+        warnings=found.warnings,
     )
 
 

@@ -101,6 +101,9 @@ def substitute(command: tuple[str, ...], work: Work, options: Options) -> tuple[
     """
     Fill the placeholders of a configured command. Nothing passes through a shell.
 
+    A prompt that is a word of its own stands behind `--`, or is the value of the option before it
+    (`-p {prompt}`), where it begins with a space if it would begin with a dash.
+
     Raises:
         ValueError: The prompt is wanted as an argument but may or can not be one, or a value
             would begin an option.
@@ -113,12 +116,15 @@ def substitute(command: tuple[str, ...], work: Work, options: Options) -> tuple[
         names = _PLACEHOLDER.findall(part)
         if "prompt" in names:
             _require_argv_prompt(work, options)
-            # Behind `--` even a prompt like `--help` is no option.
-            if part == "{prompt}" and not options_end:
+        value = _PLACEHOLDER.sub(lambda m: _value(m[1], work, options), part)
+        if part == "{prompt}" and not options_end:
+            if filled and filled[-1].startswith("-"):
+                value = f" {value}" if value.startswith("-") else value
+            else:
+                # Behind `--` even a prompt like `--help` is no option.
                 filled.append("--")
                 options_end = True
         options_end = options_end or part == "--"
-        value = _PLACEHOLDER.sub(lambda m: _value(m[1], work, options), part)
         if names:
             _require_harmless(value, names[0], opens=part.startswith("{") and not options_end)
         filled.append(value)

@@ -20,6 +20,7 @@ provider stream that is cut off is asked for again without an end, each time wit
 reason `unknown`.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Literal, assert_never
 
@@ -32,7 +33,7 @@ from fallbackd.backends.opencode_message import (
     ServedMessage,
     message_usage,
 )
-from fallbackd.backends.tool_calls import started
+from fallbackd.backends.tool_calls import call_words, started, with_refused
 from fallbackd.core.protocol import (
     AgentStep,
     AgentText,
@@ -91,6 +92,8 @@ class OpencodeEventReader:
         self._error: Evidence | None = None
         self._held: Evidence | None = None
         self._rejected: list[str] = []
+        self._refused: list[str] = []
+        """Calls of tools that its rules refused."""
         self._final: ServedMessage | None = None
         self._usage_by_message: dict[str, Usage] = {}
         self._usage = Usage()
@@ -213,15 +216,15 @@ class OpencodeEventReader:
                 Evidence(text=exit.note, exit_code=exit.code, signal=exit.signal, stream="unknown")
             )
         if last is not None and text and self._is_finished(last):
-            return Reply(text=text, usage=self._usage)
+            return with_refused(Reply(text=text, usage=self._usage), self._refused, _WAY_OUT)
         return self._seal(self._unfinished(last, text))
 
     def _unfinished(self, last: ServedMessage | None, text: str) -> Evidence:
         if last is not None and last.finish == "content-filter":
             note = "the provider's content filter ended the answer (finish reason content-filter)"
             return Evidence(text=note, stream="jsonl", code="content-filter")
-        if self._rejected:
-            note = f"permission asked for and rejected: {', '.join(self._rejected)}"
+        if rejected := self._rejected or self._refused:
+            note = f"permission asked for and rejected: {', '.join(rejected)}"
             return Evidence(text=note, stream="jsonl", code="permission_rejected")
         note = "the provider's stream ended without a finish reason" if text else ""
         return Evidence(text=note, stream="jsonl", exit_code=0, empty=True)
@@ -353,8 +356,16 @@ class OpencodeEventReader:
             self._ended_tools.add(unique)
             exit_code = loose.fields(state.get("metadata")).get("exit")
             failed = status == "error" or exit_code not in (0, None)
+            if status == "error" and _REFUSED.match(loose.text(state.get("error"))):
+                self._refused.append(call_words(name, state.get("input")))
             seen.append(ToolEnded(call=unique, failed=failed))
         return seen
+
+
+_REFUSED = re.compile(
+    r"The user (?:rejected permission to use this|has specified a rule which prevents)"
+)
+_WAY_OUT = "change `permission` in opencode.json, or use permission `full`"
 
 
 def tool_effects(tool: str) -> Effects:

@@ -362,7 +362,9 @@ class Reader:
             effects=watch.effects,
             outside=watch.outside,
             usage=usage,
-            warnings=outcome.warnings if isinstance(outcome, Reply) else (),
+            warnings=tuple(host.world.redact(one) for one in outcome.warnings)
+            if isinstance(outcome, Reply)
+            else (),
             gone=exit.gone,
             answered=watch.answered_at is not None or failure is None,
         )

@@ -103,6 +103,8 @@ class ExplainResult(Struct, frozen=True, kw_only=True):
     """Id of the delegation, or of the gateway call."""
     decisions: tuple[Step, ...] = ()
     """Every decision, in order."""
+    warnings: tuple[str, ...] = ()
+    """What the caller should know, in sentences: tools that an agent refused, for one."""
     state: str | None = None
     """Its state."""
     requested: str | None = None
