@@ -10,6 +10,7 @@ Anthropic's `claude -p --output-format stream-json --verbose`.
 | `stream_event` with a `content_block_delta` | a piece of an answer |
 | `assistant` | the provider answered, unless its model is `<synthetic>` |
 | `result` | the end; `is_error` decides, `subtype` says "success" of failures too |
+| `result` `permission_denials` | tools that its own rules refused |
 
 The typed words of a failure go before its sentence, whose wording changes with each release:
 `stop_reason`, then `api_error` (since 2.1.3xx), the window, `error`, and the provider's own word in
@@ -50,7 +51,7 @@ from fallbackd.backends.lines import (
     words,
 )
 from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, Setup
-from fallbackd.backends.tool_calls import started
+from fallbackd.backends.tool_calls import call_words, started, with_refused
 from fallbackd.core.protocol import (
     Call,
     Conversation,
@@ -144,6 +145,8 @@ class ClaudeParser(CliParser):
         self._word: str | None = None
         self._window: dict[str, Any] | None = None
         self._has_refused = False
+        self._refused: list[str] = []
+        """Calls of tools that its rules refused."""
 
     def _read_system(self, event: dict[str, Any]) -> Observation:
         match event.get("subtype"):
@@ -233,6 +236,12 @@ class ClaudeParser(CliParser):
 
     def _read_result(self, event: dict[str, Any]) -> list[Observation]:
         self.usage = _usage(event)
+        denials = event.get("permission_denials")
+        self._refused += [
+            call_words(words(one.get("tool_name")), one.get("tool_input"))
+            for one in (denials if isinstance(denials, list) else [])
+            if isinstance(one, dict) and words(one.get("tool_name"))
+        ]
         text = words(event.get("result"))
         if not event.get("is_error"):
             self._text, self.error = text, None
@@ -274,8 +283,11 @@ class ClaudeParser(CliParser):
             text = self._last_said if _CUT_SUCCESS.match(self.cut) else None
         if text is None or not text.strip():
             return None
-        return self.whole(text, exit)
+        reply = self.whole(text, exit)
+        return None if reply is None else with_refused(reply, self._refused, _WAY_OUT)
 
+
+_WAY_OUT = "add rules to permissions.allow in ~/.claude/settings.json, or use permission `full`"
 
 _CUT_SUCCESS = re.compile(
     r'\{(?!"type":"(?!result"))(?:(?!"result":|"is_error":).)*"is_error":false'

@@ -25,7 +25,7 @@ from fallbackd.backends.commands import command_line, is_plain, model_of, progra
 from fallbackd.backends.lines import CliParser, count, fields, status_in, words
 from fallbackd.backends.sessions import SessionFiles
 from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, Setup
-from fallbackd.backends.tool_calls import started
+from fallbackd.backends.tool_calls import call_words, started, with_refused
 from fallbackd.core.protocol import (
     Call,
     Conversation,
@@ -124,6 +124,7 @@ class CodexParser(CliParser):
         self._text = ""
         self._is_complete = False
         self._running: set[str] = set()
+        self._refused: list[str] = []
 
     def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
         match event.get("type"):
@@ -176,12 +177,18 @@ class CodexParser(CliParser):
                 seen.append(_tool(kind, key, item))
             if ended:
                 seen.append(ToolEnded(call=key, failed=_has_failed(item)))
+            if ended and item.get("status") == "declined":
+                self._refused.append(call_words(kind, item.get("command") or item.get("tool")))
         return seen
 
     def reply(self, exit: ProcessExit) -> Reply | None:
         if not self._is_complete or not self._text.strip():
             return None
-        return self.whole(self._text, exit)
+        reply = self.whole(self._text, exit)
+        return None if reply is None else with_refused(reply, self._refused, _WAY_OUT)
+
+
+_WAY_OUT = "change its rules in ~/.codex, or use permission `full`"
 
 
 def _tool(kind: str, key: str, item: dict[str, Any]) -> ToolStarted:

@@ -29,7 +29,7 @@ from fallbackd.backends.commands import (
 from fallbackd.backends.gemini_texts import causes, evidence_of, seconds, status_of, without_repeats
 from fallbackd.backends.lines import CliParser, count, fields, read_object, words
 from fallbackd.backends.spec import BackendKind, Footprint, Options, Setup
-from fallbackd.backends.tool_calls import started
+from fallbackd.backends.tool_calls import call_words, started, with_refused
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
@@ -98,6 +98,9 @@ class GeminiParser(CliParser):
         self._pieces: list[tuple[str, float]] = []
         self._told: list[str] = []
         self._status = ""
+        self._calls: dict[str, str] = {}
+        """Tools that have been started, by id, as people read them."""
+        self._refused: list[str] = []
         self._attempt: list[str] = []
         self._terminal: list[str] = []
         """The report of the terminal failure, with the cause that only stderr has."""
@@ -115,8 +118,7 @@ class GeminiParser(CliParser):
                 self._end_passage()
                 return self._start_tool(event)
             case "tool_result":
-                failed = event.get("status") == "error"
-                return [ToolEnded(call=words(event.get("tool_id")), failed=failed)]
+                return [self._end_tool(event)]
             case "error":
                 if event.get("severity") == "error":
                     self.error = evidence_of(words(event.get("message")))
@@ -129,10 +131,18 @@ class GeminiParser(CliParser):
     def _start_tool(self, event: dict[str, Any]) -> list[Observation]:
         name = words(event.get("tool_name"))
         call = words(event.get("tool_id"))
+        self._calls[call] = call_words(name, event.get("parameters"))
         return [
             self.answers(),
             started(name, event.get("parameters"), call=call, harmless=_HARMLESS_TOOLS),
         ]
+
+    def _end_tool(self, event: dict[str, Any]) -> ToolEnded:
+        call, error = words(event.get("tool_id")), fields(event.get("error"))
+        told = self._calls.pop(call, "")
+        if told and error.get("type") == "policy_violation":
+            self._refused.append(told)
+        return ToolEnded(call=call, failed=event.get("status") == "error")
 
     def _read_result(self, event: dict[str, Any]) -> list[Observation]:
         stats = fields(event.get("stats"))
@@ -190,7 +200,7 @@ class GeminiParser(CliParser):
         self._end_attempt()
         text = self._answer()
         if self._status == "success" and text.strip() and (whole := self.whole(text, exit)):
-            return whole
+            return with_refused(whole, self._refused, _WAY_OUT)
         if self.error is not None:
             self.error = self._with_exit(self.error, exit)
         return None
@@ -222,6 +232,8 @@ class GeminiParser(CliParser):
         last = without_repeats(self._pieces)
         return last if last.strip() else "\n\n".join(t for t in self._told if t.strip())
 
+
+_WAY_OUT = "allow it by a policy of gemini (~/.gemini/policies), or use permission `full`"
 
 RULES = (
     Rule(
