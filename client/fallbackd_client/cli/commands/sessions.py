@@ -39,7 +39,9 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 def _session(words: list[str]) -> str | None:
     """The session that is named, with or without the word `show` in front of it."""
-    named = words[1:] if len(words) == 2 and words[0] == "show" else words
+    named = words[1:] if words[:1] == ["show"] else words
     if len(named) > 1:
         raise UsageError("sessions takes one SESSION")
+    if words and not named:
+        raise UsageError("name the SESSION to show; list them with: fallbackd-client sessions")
     return named[0] if named else None

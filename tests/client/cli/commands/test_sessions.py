@@ -25,3 +25,9 @@ def test_a_session_can_be_forgotten(run_cli: RunCli) -> None:
     ended = {"session": "s1", "ended": True}
     assert run_cli(["sessions", "s1", "--end"], {"session.end": ended}).out == "forgotten\n"
     assert run_cli(["sessions", "--end"], {"session.end": ended}).code == 2
+
+
+def test_show_without_a_session_says_what_is_missing(run_cli: RunCli) -> None:
+    ran = run_cli(["sessions", "show"], {})
+    assert (ran.code, ran.server.requests) == (2, [])
+    assert "name the SESSION to show" in ran.err
