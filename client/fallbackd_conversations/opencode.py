@@ -4,9 +4,11 @@ opencode: everything is in `opencode.db`; `opencode export` and `import` speak o
 Source: the database and exports of opencode 1.18.33. Ids sort by time, those of sessions backwards.
 """
 
+import errno
 import hashlib
 import re
 import sqlite3
+import stat
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -44,6 +46,8 @@ _HEAD_CHARS = 1000
 _FIELD = re.compile(r'"(type|mime|filename)":"([^"\\]*)"')
 TAKES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
 BUSY_S = 1.0
+_STEPS_PER_LOOK, _MAX_LOOKS = 100_000, 2_000
+"""Of SQLite: some seconds. The file may have been made to take for ever."""
 
 
 def parse(data: bytes) -> Stored:
@@ -194,7 +198,21 @@ def last_model(path: Path) -> str:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_S)
+    """
+    The database, for a bounded number of steps.
+
+    Raises:
+        OSError: It is not there; or it, or a file that SQLite opens beside it, is no file: SQLite
+            would wait for the other end of a pipe.
+    """
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        beside = Path(f"{path}{suffix}")
+        if (not suffix or beside.exists()) and not stat.S_ISREG(beside.stat().st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(beside))
+    database = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_S)
+    looks = iter(range(_MAX_LOOKS))
+    database.set_progress_handler(lambda: next(looks, None) is None, _STEPS_PER_LOOK)
+    return database
 
 
 def _object(data: Any) -> dict[str, Any]:

@@ -688,6 +688,33 @@ def test_a_database_that_is_none_is_nothing(tmp_path: Path) -> None:
     assert opencode.read_database(path, "ses_1") is None
 
 
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("kind", ["pipe", "directory", "device"])
+def test_nothing_waits_where_a_database_is_no_file(home: Path, suffix: str, kind: str) -> None:
+    path = home / ".local/share/opencode/opencode.db"
+    place = Path(f"{path}{suffix}")
+    place.unlink(missing_ok=True)
+    match kind:
+        case "pipe":
+            os.mkfifo(place)
+        case "directory":
+            place.mkdir()
+        case _:
+            place.symlink_to("/dev/zero")
+    assert opencode.read_database(path, OPENCODE_ID) is None
+    assert opencode.newest_in(path, limit=5) == []
+    assert opencode.last_model(path) == ""
+
+
+def test_a_query_that_takes_for_ever_is_given_up(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opencode, "_STEPS_PER_LOOK", 1)
+    monkeypatch.setattr(opencode, "_MAX_LOOKS", 3)
+    path = home / ".local/share/opencode/opencode.db"
+    assert opencode.read_database(path, OPENCODE_ID) is None
+
+
 # --- files ---
 
 

@@ -189,4 +189,7 @@ def test_opencodes_log_tells_how_often_a_session_was_asked_to_stop(tmp_path: Pat
         assert owners.stops(process.pid, "ses_1", since_at=STOPPED_AT) == 2
         assert owners.stops(process.pid, "ses_1", since_at=STOPPED_AT - 3600) == 3
         assert owners.stops(process.pid, "ses_3", since_at=0.0) == 0
+        (folder / "opencode.log").unlink()
+        os.mkfifo(folder / "opencode.log")
+        assert owners.stops(process.pid, "ses_1", since_at=0.0) is None, "nothing waits for a pipe"
     assert owners.stops(None, "ses_1", since_at=0.0) is None

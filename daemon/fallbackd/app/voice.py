@@ -15,6 +15,7 @@ from fallbackd.engine import marking
 from fallbackd.engine.api import Engine
 from fallbackd.lib import atomicfile
 from fallbackd.lib.failpoints import hit
+from fallbackd.lib.privatefile import regular
 
 log = structlog.get_logger("voice")
 
@@ -231,7 +232,7 @@ def _stamp(path: str) -> Stamp:
 
 def _read(path: str) -> str | None:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace", opener=regular) as file:
             return file.read(1024 * 1024)
     except OSError as error:
         log.warning("import.failed", path=path, error=error.strerror or str(error))

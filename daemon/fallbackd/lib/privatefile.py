@@ -63,6 +63,21 @@ def _regular(name: str, flags: int, directory: int) -> int:
     return handle
 
 
+def regular(path: str, flags: int) -> int:
+    """
+    The `opener` of a file outside of these directories that another program keeps: its user may
+    have put a link there, but nothing waits for a pipe in its place.
+
+    Raises:
+        OSError: It is not there, or something else than a file is (EINVAL, ENXIO).
+    """
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return handle
+
+
 def read_file(path: str | os.PathLike[str], *, max_bytes: int, names: int = NAMES) -> bytes:
     """
     The whole content of a file.

@@ -6,6 +6,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from fallbackd.lib.privatefile import regular
+
 MAX_SETTINGS_BYTES = 256 * 1024
 MAX_FILES = 20_000
 """More files than this are not looked at: a look must not take longer than starting an agent."""
@@ -30,14 +32,14 @@ class Machine:
         if f"/{package}/" in real:
             return True
         try:
-            with open(real, "rb") as file:
+            with open(real, "rb", opener=regular) as file:
                 return file.read(4) == b"\x7fELF"
         except OSError:
             return False
 
     def read_text(self, path: str) -> str | None:
         try:
-            with open(self._expanded(path), "rb") as file:
+            with open(self._expanded(path), "rb", opener=regular) as file:
                 return file.read(MAX_SETTINGS_BYTES).decode("utf-8", "replace")
         except OSError:
             return None

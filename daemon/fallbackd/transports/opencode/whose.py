@@ -3,10 +3,10 @@
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from fallbackd.lib.listeners import listener
+from fallbackd.lib.privatefile import regular
 from fallbackd.lib.procenv import read_arguments, read_variables
 from fallbackd.lib.unanswered import Unanswered, unanswered
 from fallbackd.ports.opencode import Owner, Written
@@ -89,7 +89,8 @@ class ProcessOwners:
         if not os.path.isabs(data):
             return None
         try:
-            with Path(data, "opencode/log/opencode.log").open("rb") as file:
+            path = os.path.join(data, "opencode/log/opencode.log")
+            with open(path, "rb", opener=regular) as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError:
