@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +55,11 @@ def test_only_commands_that_end_with_their_turn_are_programs() -> None:
 @contextmanager
 def started(*words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", *words], env=env, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", *words],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None
@@ -62,9 +67,7 @@ def started(*words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        process.communicate()
 
 
 LIVES = 'print("up", flush=True); input()'
@@ -128,13 +131,34 @@ def test_a_program_that_has_no_answer_yet_waits_for_its_message(server: Server) 
         (request,) = unanswered(server.port, now=NOW)
         assert (request.client, request.is_certain) == (program.pid, True)
         asked = written(server)
-        assert owners.is_awaited(server.url, asked, now=NOW)
-        assert owners.is_awaited(server.url, written(server, has_own_id=True), now=NOW)
+        assert owners.is_awaited(server.url, asked, now=NOW, certainly=True)
+        assert owners.is_awaited(
+            server.url, written(server, has_own_id=True), now=NOW, certainly=True
+        )
         earlier = [Written(at=asked[0].at - 30, has_own_id=False)]
-        assert not owners.is_awaited(server.url, earlier, now=NOW)
+        assert not owners.is_awaited(server.url, earlier, now=NOW, certainly=True)
         line.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
         program.wait(HANG_S)
-        assert not owners.is_awaited(server.url, asked, now=NOW)
+        assert not owners.is_awaited(server.url, asked, now=NOW, certainly=True)
+
+
+def test_an_answer_that_came_at_once_is_told_by_its_acknowledgement(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as line:
+        line.sendall(b"POST / HTTP/1.1\r\n\r\n")
+        other = server.take()
+        for _ in range(5):  # a connection that was used before acknowledges late
+            other.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+            assert line.recv(100)
+            line.sendall(b"POST / HTTP/1.1\r\n\r\n")
+            assert other.recv(100)
+        (waits,) = unanswered(server.port, now=NOW)
+        other.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+        assert line.recv(100)
+        deadline = time.monotonic() + HANG_S
+        while unanswered(server.port, now=NOW) and time.monotonic() < deadline:
+            pass
+        assert unanswered(server.port, now=NOW) == []
+        assert waits.client == os.getpid()
 
 
 def test_a_request_of_our_own_is_no_programs(server: Server) -> None:
@@ -142,7 +166,7 @@ def test_a_request_of_our_own_is_no_programs(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as line:
         line.sendall(b"POST / HTTP/1.1\r\n\r\n")
         server.take()
-        assert not owners.is_awaited(server.url, written(server), now=NOW)
+        assert not owners.is_awaited(server.url, written(server), now=NOW, certainly=True)
 
 
 def test_the_interface_of_a_person_waits_for_no_answer(server: Server, tmp_path: Path) -> None:
@@ -154,7 +178,7 @@ def test_the_interface_of_a_person_waits_for_no_answer(server: Server, tmp_path:
     try:
         server.take()
         owners = ProcessOwners(lambda _: None)
-        assert not owners.is_awaited(server.url, written(server), now=NOW)
+        assert not owners.is_awaited(server.url, written(server), now=NOW, certainly=True)
     finally:
         process.kill()
         process.communicate()
@@ -163,7 +187,7 @@ def test_the_interface_of_a_person_waits_for_no_answer(server: Server, tmp_path:
 @pytest.mark.parametrize("url", ["plugin:77:/work", "http://127.0.0.1:1"])
 def test_nobody_is_seen_to_wait_where_there_is_no_such_server(url: str) -> None:
     message = Written(at=NOW, has_own_id=False)
-    assert not ProcessOwners(lambda _: None).is_awaited(url, [message], now=NOW)
+    assert not ProcessOwners(lambda _: None).is_awaited(url, [message], now=NOW, certainly=True)
 
 
 # --- who asked to stop ---------------------------------------------------------------------------

@@ -243,7 +243,9 @@ class Driver:
     async def see_status(self, expected: Json) -> None:
         session = await self.w.session()
         for verbose, headings in ((False, expected["headings"]), (True, expected["verbose"])):
-            text = status_words(self.w.engine, SESSION, session, verbose=verbose)
+            text = status_words(
+                self.w.engine, SESSION, session, verbose=verbose, warnings=(), unprotected=None
+            )
             seen = [one.strip("# ") for one in text.splitlines() if one.startswith("#")]
             assert seen == headings
 

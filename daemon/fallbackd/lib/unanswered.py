@@ -26,7 +26,10 @@ class Unanswered(Struct, frozen=True, kw_only=True):
     came_at: float
     """Unix seconds."""
     is_certain: bool
-    """False: within one tick the server received something and sent something, in any order."""
+    """
+    False: within one tick the server received something and sent something, in any order. Where
+    that was an answer, its acknowledgement tells within some 40 ms.
+    """
     client: int | None
     """The process that waits; None: it cannot be seen."""
 
@@ -50,6 +53,17 @@ class _Connection(Struct, frozen=True):
         return self.ms(52)
 
     @property
+    def acknowledged_ms(self) -> int:
+        return self.ms(56)
+
+    @property
+    def is_answered(self) -> bool:
+        """What was sent after a request is acknowledged later than the request came."""
+        if self.received_ms > self.sent_ms or not self.has_received:
+            return True
+        return self.has_sent and self.received_ms - self.acknowledged_ms > TICK_MS
+
+    @property
     def has_received(self) -> bool:
         return self.ms(152) > 0
 
@@ -69,7 +83,7 @@ def unanswered(port: int, *, now: float) -> list[Unanswered]:
     clients = {(one.peer, one.port): one.inode for one in all_of_them if one.peer == port}
     found = []
     for one in all_of_them:
-        if one.port != port or not one.has_received or one.received_ms > one.sent_ms:
+        if one.port != port or one.is_answered:
             continue
         inode = clients.get((port, one.peer), 0)
         found.append(

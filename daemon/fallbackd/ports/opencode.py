@@ -7,6 +7,9 @@ from msgspec import Struct
 
 from fallbackd.classify.rules import Rule
 
+INSIDE = "/fallbackd/"
+"""How the paths begin that are a plugin's own."""
+
 
 class Called(Struct, frozen=True, kw_only=True):
     """What a call was answered with."""
@@ -43,7 +46,7 @@ class Link(Protocol):
 
     @property
     def is_inside(self) -> bool:
-        """Calls are made in the process of opencode, where `/fallbackd/child` is one of them."""
+        """A plugin of ours is reached as well, which answers to `/fallbackd/child`."""
         ...
 
     async def call(
@@ -97,8 +100,15 @@ class Whose(Protocol):
         """The process behind an address; None: it cannot be seen from here."""
         ...
 
-    def is_awaited(self, url: str, written: Sequence[Written], *, now: float) -> bool:
-        """Whether a program waits at a server for the answer to one of these messages."""
+    def is_awaited(
+        self, url: str, written: Sequence[Written], *, now: float, certainly: bool
+    ) -> bool:
+        """
+        Whether a program waits at a server for the answer to one of these messages.
+
+        Args:
+            certainly: False: as far as it cannot be ruled out.
+        """
         ...
 
     def stops(self, pid: int | None, session: str, *, since_at: float) -> int | None:

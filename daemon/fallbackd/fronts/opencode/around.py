@@ -34,18 +34,24 @@ class Around:
         return self._whose.owner(self.pid)
 
     async def is_awaited(
-        self, messages: Sequence[EventFields], message: str, *, now: float
+        self,
+        messages: Sequence[EventFields],
+        message: str,
+        *,
+        now: float,
+        certainly: bool = False,
     ) -> bool:
         """
         Whether a program waits for the turn of a message, which ends for it where it is stopped.
 
         Args:
             messages: Of the session, that one among them.
+            certainly: False: as far as it cannot be ruled out.
         """
         if self.owner == "program":
             return True
         written = written_of(messages, message)
-        ask = partial(self._whose.is_awaited, self._link.url, written, now=now)
+        ask = partial(self._whose.is_awaited, self._link.url, written, now=now, certainly=certainly)
         return await to_thread.run_sync(ask)
 
     async def stops(self, session: str, *, since_at: float) -> int | None:

@@ -192,10 +192,8 @@ class Sessions:
         path = f"/session/{track.session}/message/{message}"
         called = await self._link.call("GET", path, directory=track.directory)
         found = called.body if called.is_good and isinstance(called.body, dict) else {}
-        return await self._is_awaited((found,), message)
-
-    async def _is_awaited(self, messages: Sequence[EventFields], message: str) -> bool:
-        return await self._around.is_awaited(messages, message, now=self._watched.now)
+        now = self._watched.now
+        return await self._around.is_awaited((found,), message, now=now, certainly=True)
 
     async def _where(self, track: Track) -> Where:
         if track.directory:
@@ -261,7 +259,7 @@ class Sessions:
             is_child=bool(track.parent),
             can_move=self._link.is_inside,
             is_awaited=track.awaited == track.message
-            or await self._is_awaited(messages or (), track.message),
+            or await self._around.is_awaited(messages or (), track.message, now=self._watched.now),
             is_late=look.is_late,
             compacts=work is not None and work.compacts,
             continues=work is not None and work.continues,

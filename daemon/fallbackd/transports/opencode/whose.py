@@ -59,7 +59,9 @@ class ProcessOwners:
     def server_at(self, url: str) -> int | None:
         return listener(url)
 
-    def is_awaited(self, url: str, written: Sequence[Written], *, now: float) -> bool:
+    def is_awaited(
+        self, url: str, written: Sequence[Written], *, now: float, certainly: bool
+    ) -> bool:
         port = urlsplit(url).port if url.startswith("http") else None
         if port is None:
             return False
@@ -73,6 +75,7 @@ class ProcessOwners:
             one.client not in ours and self._is_for(one, each)
             for one in waiting
             for each in written
+            if one.is_certain or not certainly
         )
 
     def _is_for(self, request: Unanswered, message: Written) -> bool:
