@@ -43,7 +43,8 @@ const plugin: Plugin = async (input, options?: Options) => {
     },
     (method, params) => {
       if (method !== "opencode.call") return
-      isForwarding = true
+      const path = String((params as { path?: string }).path)
+      if (!path.startsWith("/fallbackd/")) isForwarding = true // the others it calls at an address too
       void serve(input, daemon, params, (path, body) => {
         if (path !== "/fallbackd/child") return false
         children.tell(body as Parameters<Children["tell"]>[0])

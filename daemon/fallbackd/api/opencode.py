@@ -1,6 +1,6 @@
 """Servers of opencode, and the plugin in them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from fallbackd.api import shapes
@@ -62,6 +62,8 @@ async def opencode_announce(
                 params.url, password=params.password, directory=directory
             )
             url, via = params.url.rstrip("/"), "url"
+            if params.plugin:
+                _enter(front, caller, url)
     except NotWatched as error:
         raise ApiError(
             "not_permitted", f"Not watched: {error}.", data={"kind": "attempt"}
@@ -91,15 +93,19 @@ def _is_at(caller: Caller, url: str) -> bool:
 
 
 def _attach(front: OpencodeServers, caller: Caller, *, directory: str) -> str:
-    name = f"plugin:{caller.peer_pid or 0}:{directory}"
-
-    def tell(call: Mapping[str, Any]) -> None:
-        caller.notify("opencode.call", call)
-
-    pid = caller.peer_pid
-    if front.attach(name, caller.number, tell, directory=directory, pid=pid):
+    name, pid = f"plugin:{caller.peer_pid or 0}:{directory}", caller.peer_pid
+    if front.attach(name, caller.number, _calls_to(caller), directory=directory, pid=pid):
         caller.on_close(lambda: front.detach(name, caller.number))
     return name
+
+
+def _enter(front: OpencodeServers, caller: Caller, url: str) -> None:
+    if front.enter(url, caller.number, _calls_to(caller)):
+        caller.on_close(lambda: front.detach(url, caller.number))
+
+
+def _calls_to(caller: Caller) -> Callable[[Mapping[str, Any]], None]:
+    return lambda call: caller.notify("opencode.call", call)
 
 
 def link_of(caller: Caller) -> Plugin | None:

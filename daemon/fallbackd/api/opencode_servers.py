@@ -80,6 +80,15 @@ class OpencodeServers(Protocol):
         """
         ...
 
+    def enter(self, url: str, connection: int, tell: Callable[[Mapping[str, Any]], None]) -> bool:
+        """
+        A server that can be called has a plugin too, at the other end.
+
+        Returns:
+            Whether it was not known already.
+        """
+        ...
+
     def attached(self, connection: int) -> Plugin | None: ...
 
     def detach(self, name: str, connection: int) -> None: ...

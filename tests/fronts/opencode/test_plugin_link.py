@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import msgspec
-from tests.fronts.opencode.test_front import front
+from tests.fronts.opencode.test_front import URL, front
 from tests.support.opencode import DIRECTORY, OpencodeDouble
 from tests.support.running_engine import until
 
@@ -123,3 +123,32 @@ async def test_a_plugin_that_connects_anew_takes_its_place_and_is_not_remembered
     async with front(tmp_path, store) as (f, _, _):
         await anyio.sleep(0)
         assert f.states() == []
+
+
+async def test_a_subagent_of_a_server_with_an_address_is_moved_where_its_plugin_is_there_too(
+    tmp_path: Path,
+) -> None:
+    told: list[Mapping[str, Any]] = []
+
+    def plugin(call: Mapping[str, Any]) -> None:
+        told.append(call)
+        link = f.attached(1)
+        assert link is not None
+        link.answered(call["call"], status=200, text="true", more=False)
+
+    async with front(tmp_path) as (f, servers, _):
+        await f.announce(URL, password=None)
+        assert f.enter(URL, 1, plugin)
+        assert not f.enter(URL, 1, plugin)
+        await until(lambda: f.states() and f.states()[0].is_up)
+        server = servers[URL]
+        server.open("ses_child", parent="ses_1")
+        server.begins("ses_child", "msg_1f9b96055001aaaaaaaaaaaaaa", "a/m")
+        server.retries("ses_child", "Too many requests")
+        await until(lambda: server.prompts)
+        assert [(one["path"], one["body"]["state"]) for one in told] == [
+            ("/fallbackd/child", "moving")
+        ]
+        assert server.calls[0][1] == "/session/ses_child/abort"
+        f.detach(URL, 1)
+        assert f.states()[0].is_up

@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import Struct
 
 from fallbackd.fronts.opencode.convert import EventFields
-from fallbackd.ports.opencode import Called, Link
+from fallbackd.ports.opencode import INSIDE, Called, Link
 
 
 class Failed(Exception):
@@ -69,4 +69,4 @@ async def tell_parent(at: At, state: Literal["moving", "failed"], text: str = ""
     """What the parent of a subagent is to make of its end. Known only inside of opencode."""
     if at.link.is_inside:
         body = {"session": at.session, "state": state, "text": text}
-        await at.link.call("POST", "/fallbackd/child", body=body)
+        await at.link.call("POST", f"{INSIDE}child", body=body)

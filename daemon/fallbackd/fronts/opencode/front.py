@@ -12,7 +12,7 @@ from fallbackd.api.opencode_servers import BadServer, NotWatched, ServerState, i
 from fallbackd.core.opencode.turns import Redirect
 from fallbackd.engine.api import Engine
 from fallbackd.engine.opencode import Watched, Where
-from fallbackd.fronts.opencode.plugin_link import PluginLink, TellPlugin
+from fallbackd.fronts.opencode.plugin_link import LinkWithPlugins, PluginLink, TellPlugin
 from fallbackd.fronts.opencode.telling import Notice, Recoveries, notice_of, show
 from fallbackd.fronts.opencode.watch import ServerWatch
 from fallbackd.ports.opencode import Link, OpenLink, ProjectFiles, Whose
@@ -42,7 +42,7 @@ class OpencodeFront:
         self._configured: frozenset[str] = frozenset()
         self._recoveries = Recoveries()
         self._attached: dict[int, PluginLink] = {}
-        """By the connection on which a plugin serves it."""
+        """By the connection on which a plugin serves it, or helps where it has an address."""
         self._tasks: TaskGroup | None = None
 
     # --- life ----------------------------------------------------------------------------------
@@ -165,6 +165,18 @@ class OpencodeFront:
         log.info("server.attached", server=name)
         return True
 
+    def enter(self, url: str, connection: int, tell: TellPlugin) -> bool:
+        """
+        A server that has an address has a plugin too, at the other end of a connection.
+
+        Returns:
+            Whether it was not known already.
+        """
+        is_new = connection not in self._attached
+        if is_new:
+            self._attached[connection] = PluginLink(url.rstrip("/"), tell)
+        return is_new
+
     def attached(self, connection: int) -> PluginLink | None:
         return self._attached.get(connection)
 
@@ -216,7 +228,10 @@ class OpencodeFront:
                 return
             self._drop(url)
         directories = () if known is None else known.directories
-        link = self._open_link(url, password=password)
+        link = LinkWithPlugins(
+            self._open_link(url, password=password),
+            lambda: [one for one in self._attached.values() if one.url == url],
+        )
         watch = self._watched_at(link, is_announced=is_announced, seen_at=seen_at)
         for directory in directories:
             watch.works_in(directory)

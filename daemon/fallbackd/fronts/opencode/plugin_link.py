@@ -6,7 +6,7 @@ makes our calls there with its own client. A call and its answer carry a number;
 in pieces, as a line is shorter than what a long session holds.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -14,7 +14,7 @@ import msgspec
 from anyio.streams.memory import MemoryObjectSendStream
 
 from fallbackd.lib import foreign_json
-from fallbackd.ports.opencode import Called, Heard
+from fallbackd.ports.opencode import INSIDE, Called, Heard, Link
 
 MAX_WAITING_EVENTS = 10_000
 MAX_ANSWER_CHARS = 256 * 1024 * 1024
@@ -125,6 +125,54 @@ class PluginLink:
         events, self._events = self._events, None
         if events is not None:
             events.close()
+
+
+class LinkWithPlugins:
+    """A server that has an address, and plugins that do what can only be done inside of it."""
+
+    def __init__(self, link: Link, plugins: Callable[[], Sequence[PluginLink]]) -> None:
+        self._link = link
+        self._plugins = plugins
+        """One for each directory that it works in."""
+
+    @property
+    def url(self) -> str:
+        return self._link.url
+
+    @property
+    def pid(self) -> int | None:
+        return self._link.pid
+
+    @property
+    def is_inside(self) -> bool:
+        return bool(self._plugins())
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        directory: str = "",
+        limit_s: float = 15.0,
+    ) -> Called:
+        if not path.startswith(INSIDE):
+            return await self._link.call(
+                method, path, body=body, directory=directory, limit_s=limit_s
+            )
+        found = Called(status=0, problem=LOST)
+        for plugin in self._plugins():
+            called = await plugin.call(
+                method, path, body=body, directory=directory, limit_s=limit_s
+            )
+            found = called if called.is_good or not found.is_good else found
+        return found
+
+    def events(self) -> AsyncGenerator[Heard, None]:
+        return self._link.events()
+
+    async def aclose(self) -> None:
+        await self._link.aclose()
 
 
 def _called(status: int, text: str) -> Called:
