@@ -223,6 +223,21 @@ def test_the_message_of_a_rescue_is_not_a_choice_of_the_user() -> None:
     assert (session.original, session.current, session.depth) == (A, B, 1)
 
 
+def test_a_message_that_waits_is_a_choice_of_the_user_only_when_its_turn_begins() -> None:
+    p = play()
+    p.when(began("m1", A))
+    assert redirect(p, C) is None  # written while A works
+    rescue = failed(p, "m1", A).rescue
+    assert rescue is not None
+    assert redirect(p, C) is None  # sent again by the rescue
+    advanced(p, rescue, "done")
+    p.when(TurnEnded(session=SessionId("s")))
+    assert (p.session("s").original, p.session("s").current) == (A, B)
+    assert "recovered" not in notices(p)
+    p.when(began("m2", C))
+    assert (p.session("s").original, p.session("s").current) == (C, C)
+
+
 def test_the_original_is_announced_when_it_is_well_and_nothing_runs() -> None:
     p = play()
     rescued(p, "m1", A)

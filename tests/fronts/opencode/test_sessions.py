@@ -62,6 +62,66 @@ async def test_messages_that_wait_behind_the_failed_one_are_sent_again_too(
         assert w.server.prompts[0]["messageID"] < w.server.prompts[1]["messageID"]
 
 
+def asked_models(w: Watching) -> list[str]:
+    return ["{providerID}/{modelID}".format(**one["model"]) for one in w.server.prompts]
+
+
+async def test_a_message_that_waits_keeps_the_model_that_was_chosen_for_it(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m", parts=[{"type": "text", "text": "one"}])
+        two = [{"type": "text", "text": "two"}]
+        w.server.begins(SESSION, SECOND, "d/m", parts=two, is_asked=False)
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert asked_models(w) == ["b/m", "d/m"]
+        assert texts(w) == ["one", "two"]
+
+
+async def test_a_compaction_that_waits_is_asked_for_again(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m")
+        part = {"type": "compaction", "auto": False}
+        w.server.begins(SESSION, SECOND, "a/m", parts=[part], is_asked=False)
+        two = [{"type": "text", "text": "two"}]
+        w.server.begins(SESSION, LATER, "d/m", parts=two, is_asked=False)
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert models(w) == ["b/m"]
+        steps = [path.rpartition("/")[2] for _, path, _ in w.server.calls]
+        assert steps == ["abort", "revert", "prompt_async", "summarize", "prompt_async"]
+        ids = [one["info"]["id"] for one in w.server.messages[SESSION]]
+        asked = [one["messageID"] for one in w.server.prompts]
+        assert asked[0] < ids[-4] < asked[1]
+
+
+async def test_a_message_that_waits_behind_a_failed_compaction_is_sent_again(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        await finished(w)
+        w.server.begins_compaction(SESSION, SECOND, "a/m")
+        two = [{"type": "text", "text": "two"}]
+        w.server.begins(SESSION, LATER, "a/m", parts=two, is_asked=False)
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert models(w) == ["b/m"]
+        assert (asked_models(w), texts(w)) == (["b/m"], ["two"])
+
+
+async def test_the_variant_and_the_format_of_a_message_survive_its_rescue(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m")
+        format_ = {"type": "json_schema", "schema": {"type": "object"}, "retryCount": 2}
+        info = w.server.messages[SESSION][0]["info"]
+        info["format"] = format_
+        info["model"]["variant"] = "high"
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        (prompt,) = w.server.prompts
+        assert (prompt["variant"], prompt["format"]) == ("high", format_)
+        assert prompt["model"] == {"providerID": "b", "modelID": "m"}
+
+
 async def test_what_a_tool_may_have_written_is_not_taken_back(tmp_path: Path) -> None:
     async with watching(tmp_path, policy()) as w:
         w.server.begins(SESSION, FIRST, "a/m")

@@ -96,7 +96,8 @@ def turn_used(case: Case, event: TurnUsed) -> None:
 def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
     """
     Where a message is to be sent: to another model only while its own is rate-limited, broken or
-    paused. A model that recovers is the user's to use, whether it is under trial or not.
+    paused. A model that recovers is the user's to use, whether it is under trial or not. A message
+    that waits behind another turn changes nothing of the session before its own turn begins.
     """
     session = case.snapshot.session or new_session(
         case, event.session, event.backend, server=event.server, project=event.project
@@ -107,7 +108,7 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
     if session.pending_lease is not None:
         case.give_back(session.pending_lease)
         session = structs.replace(session, pending_lease=None)
-    if event.backend not in (session.original, session.current):
+    if not _waits(session) and event.backend not in (session.original, session.current):
         session = chosen_by_user(case, session, event.backend)
     role = role_of(case.policy, event.role)
     if not _is_redirected(case.policy, role):
@@ -136,6 +137,12 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
     return _redirected(case, event, session, resolved)
 
 
+def _waits(session: Session) -> bool:
+    """Whether a message that is sent now waits for the end of another turn."""
+    message = session.message
+    return session.rescue is not None or (message is not None and message.running)
+
+
 def _is_decided(session: Session, backend: BackendId) -> bool:
     """Whether the message goes there by a decision of before, whose trial is leased."""
     rescue, message = session.rescue, session.message
@@ -157,7 +164,7 @@ def _redirected(case: Case, event: RedirectAsked, session: Session, resolved: Re
     """The answer, and the session where the choice is: on its own model, or moved."""
     choice, verdicts = resolved.choice, resolved.verdicts
     if choice is None or choice.backend.id == event.backend:
-        if event.backend == session.original != session.current:
+        if not _waits(session) and event.backend == session.original != session.current:
             session = returned(case, session)
         case.keep_session(session)
         return Redirect(verdicts=verdicts)

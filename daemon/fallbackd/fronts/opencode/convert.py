@@ -175,6 +175,11 @@ def model_of(info: EventFields) -> str | None:
     return f"{provider}/{model}" if provider and model else None
 
 
+def variant_of(info: EventFields) -> str:
+    """How hard the model of a message is to think, by its name; empty: as it does by itself."""
+    return _text(_table(info.get("model")).get("variant")) or _text(info.get("variant"))
+
+
 def split_model(model: str) -> dict[str, str]:
     """A model may have slashes of its own behind that of its provider."""
     provider, _, name = model.partition("/")
@@ -315,6 +320,13 @@ def is_of_user(message: EventFields) -> bool:
     parts = message.get("parts")
     kinds = {_text(_table(one).get("type")) for one in parts} if isinstance(parts, list) else set()
     return "compaction" not in kinds
+
+
+def is_automatic(message: EventFields) -> bool:
+    """Whether a compaction was begun by the server itself."""
+    parts = message.get("parts")
+    asked = map(_table, parts if isinstance(parts, list) else ())
+    return any(one.get("type") == "compaction" and one.get("auto") is True for one in asked)
 
 
 def written_of(messages: Sequence[EventFields], message: str) -> list[Written]:

@@ -28,10 +28,12 @@ from fallbackd.fronts.opencode.around import Around
 from fallbackd.fronts.opencode.at import At, Failed, Lost, SessionGone, tell_parent
 from fallbackd.fronts.opencode.convert import (
     EventFields,
+    is_automatic,
     is_of_user,
     model_of,
     parts_again,
     split_model,
+    variant_of,
 )
 from fallbackd.fronts.opencode.track import Track
 from fallbackd.ports.opencode import STOPS_LAG_S, Called
@@ -151,18 +153,9 @@ class Replay:
         return ""
 
     def _compaction_in(self, messages: Sequence[EventFields]) -> str:
-        """The request for the repeated compaction: the server chooses its id."""
+        """The request for the repeated compaction, where that is what the rescue sends."""
         rescue = self._rescue
-        if not rescue.compacts:
-            return ""
-        found = (
-            _id(one)
-            for one in messages
-            if _is_request(one)
-            and _id(one) > rescue.message
-            and model_of(one["info"]) == rescue.model
-        )
-        return next(found, "")
+        return _request(messages, rescue.model, behind=rescue.message) if rescue.compacts else ""
 
     def _find(self, messages: Sequence[EventFields]) -> EventFields:
         """The user's message, or the request to compact. Raises `Failed`."""
@@ -186,16 +179,19 @@ class Replay:
         await self._check_untouched(known, since)
         self._track.drop_errors()
         if rescue.compacts:
-            return await self._accepted(await self._compact())
+            sent = await self._compact(rescue.model, auto=rescue.continues, behind=rescue.message)
+            await self._send_queued(messages, behind=sent)
+            return await self._accepted(sent)
         parts = [{"type": "text", "text": continuation(rescue)}]
         if rescue.reverts:
             parts = parts_again(found.get("parts")) or [{"type": "text", "text": ""}]
-        await self._prompt(rescue.new_message, found.get("info") or {}, parts)
+        info = found.get("info") or {}
+        await self._prompt(rescue.new_message, info, parts, model=rescue.model)
         if await self._is_stopped_on_its_way():
             await self._at.call("POST", "/abort")
             self._log.info("rescue.stopped", step="prompt")
         elif rescue.reverts:
-            await self._send_queued(messages)
+            await self._send_queued(messages, behind=rescue.new_message)
         return await self._accepted(rescue.new_message)
 
     async def _stop(self, since: HeardSince | None) -> list[EventFields]:
@@ -296,20 +292,24 @@ class Replay:
                 await self._at.call("POST", "/unrevert")
             raise StoppedByUser
 
-    async def _prompt(self, message: str, info: EventFields, parts: list[dict[str, Any]]) -> None:
+    async def _prompt(
+        self, message: str, info: EventFields, parts: list[dict[str, Any]], *, model: str
+    ) -> None:
         body: dict[str, Any] = {
             "messageID": message,
-            "model": split_model(self._rescue.model),
+            "model": split_model(model),
             "parts": parts,
         }
         agent = info.get("agent")
         if isinstance(agent, str) and agent and agent != "unknown":
             body["agent"] = agent
-        body.update({key: info[key] for key in ("system", "tools") if info.get(key)})
+        body.update({key: info[key] for key in ("system", "tools", "format") if info.get(key)})
+        if variant := variant_of(info):
+            body["variant"] = variant
         called = await self._at.call("POST", "/prompt_async", body=body)
         if not called.is_good and not await self._is_taken(message):
             raise Failed(f"prompt ({called.problem})")
-        self._log.info("replay.prompt.ok", model=self._rescue.model)
+        self._log.info("replay.prompt.ok", model=model)
 
     async def _is_taken(self, message: str) -> bool:
         """Whether the server has the message although it did not say so."""
@@ -318,9 +318,17 @@ class Replay:
         called = await at.link.call("GET", path, directory=at.directory)
         return called.is_good
 
-    async def _compact(self) -> str:
-        """The call is answered when the compaction has ended, which may take minutes."""
-        body = {**split_model(self._rescue.model), "auto": self._rescue.continues}
+    async def _compact(self, model: str, *, auto: bool, behind: str) -> str:
+        """
+        The call is answered when the compaction has ended, which may take minutes.
+
+        Args:
+            behind: The last message before it.
+
+        Returns:
+            The request for it: the server chooses its id.
+        """
+        body = {**split_model(model), "auto": auto}
         found, answered = "", anyio.Event()
         called = Called(status=0, problem="no answer")
 
@@ -333,7 +341,7 @@ class Replay:
             asking.start_soon(ask)
             while not found and not (answered.is_set() and not called.is_good):
                 is_last = answered.is_set()
-                found = self._compaction_in(await self._at.messages())
+                found = _request(await self._at.messages(), model, behind=behind)
                 if is_last:
                     break
                 with anyio.move_on_after(BUSY_LOOK_S):
@@ -341,16 +349,28 @@ class Replay:
             asking.cancel_scope.cancel()
         if not found:
             raise Failed(f"compacting ({called.problem or 'the server has not begun it'})")
-        self._log.info("replay.compact.ok", model=self._rescue.model)
+        self._log.info("replay.compact.ok", model=model)
         return found
 
-    async def _send_queued(self, messages: Sequence[EventFields]) -> None:
-        """What the user wrote behind the failed message was waiting, and went with it."""
-        for number, one in enumerate(_later(messages, self._rescue.message), start=1):
+    async def _send_queued(self, messages: Sequence[EventFields], *, behind: str) -> None:
+        """
+        Send what the user asked for behind the failed message: it was waiting, and went with it.
+        Each goes to the model that was chosen for it, unless that is the one that failed.
+        """
+        for one in _later(messages, self._rescue.message):
+            info = one.get("info") or {}
             parts = parts_again(one.get("parts"))
-            if is_of_user(one) and parts:
-                name = message_id(self._rescue.new_message, number=number, now=self._watched.now)
-                await self._prompt(name, one.get("info") or {}, parts)
+            if _is_request(one) and not is_automatic(one):
+                behind = await self._compact(self._model_for(info), auto=False, behind=behind)
+            elif is_of_user(one) and parts:
+                behind = message_id(behind, now=self._watched.now)
+                await self._prompt(behind, info, parts, model=self._model_for(info))
+
+    def _model_for(self, info: EventFields) -> str:
+        chosen = model_of(info)
+        if chosen is None or self._watched.backend_of(chosen) == self._rescue.left:
+            return self._rescue.model
+        return chosen
 
     async def _go_on(self, step: Literal["revert", "prompt"]) -> bool:
         return await self._watched.advance(self._at.session, self._rescue.id, step)
@@ -381,6 +401,16 @@ def _is_request(message: EventFields) -> bool:
     """For a compaction."""
     info = message.get("info")
     return isinstance(info, dict) and info.get("role") == "user" and not is_of_user(message)
+
+
+def _request(messages: Sequence[EventFields], model: str, *, behind: str) -> str:
+    """The first request to compact with a model; empty: there is none."""
+    found = (
+        _id(one)
+        for one in messages
+        if _is_request(one) and _id(one) > behind and model_of(one["info"]) == model
+    )
+    return next(found, "")
 
 
 def continuation(rescue: Rescue) -> str:
