@@ -4,6 +4,7 @@ import pytest
 
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
+from fallbackd.classify.classifier import classify
 from fallbackd.core.protocol import Chunk, CommandLine, Evidence, ProcessExit, Retrying, Work
 
 LINE = (
@@ -47,3 +48,29 @@ def test_it_is_asked_for_its_log() -> None:
     call = KINDS["opencode"].start(work, Options(serve=False))
     assert isinstance(call, CommandLine)
     assert "--print-logs" in call.argv
+
+
+UNEXPECTED = (
+    '{"type":"error","timestamp":1,"sessionID":"ses_1","error":{"name":"UnknownError","data":'
+    '{"message":"Unexpected server error. Check server logs for details.","ref":"err_23"}}}\n'
+)
+CAUSE = (
+    "timestamp=2026-11-26T17:44:25.402Z level=ERROR run=349fb662 message=failed ref=err_23 "
+    'error="ProviderModelNotFoundError: Model not found: p1/nope." '
+    'cause="ProviderModelNotFoundError: Model not found: p1/nope.\\n    at <anonymous> (/x.js:1)"\n'
+)
+
+
+@pytest.mark.parametrize("logs_first", [True, False])
+def test_an_unexpected_error_of_its_server_has_the_cause_that_its_log_names(
+    logs_first: bool,
+) -> None:
+    parser = KINDS["opencode"].parser(Options(serve=False))
+    chunks = [Chunk("stderr", CAUSE.encode(), 1.0), Chunk("stdout", UNEXPECTED.encode(), 1.0)]
+    for chunk in chunks if logs_first else reversed(chunks):
+        parser.feed(chunk)
+    ended = parser.finish(ProcessExit(code=1, signal=None, at=2.0))
+    assert isinstance(ended, Evidence)
+    failure = classify(ended, KINDS["opencode"].rules, now=0.0, kind="opencode")
+    assert failure is not None
+    assert failure.reason == "model_not_found"

@@ -45,8 +45,8 @@ def status_words(
     session: Session | None,
     *,
     verbose: bool,
-    warnings: Sequence[str],
-    unprotected: Unprotected | None,
+    warnings: Sequence[str] = (),
+    unprotected: Unprotected | None = None,
 ) -> str:
     """
     Args:

@@ -139,6 +139,9 @@ _FAILED_TRY = re.compile(
     r'message="stream error".*? small=false .*?error\.error=(?P<why>"(?:[^"\\]|\\.)*"|\S+)'
 )
 """A line of the log. `small` is the model that writes titles; its failures do not count."""
+_FAILED_CALL = re.compile(r'message=failed ref=\S+ error=(?P<why>"(?:[^"\\]|\\.)*"|\S+)')
+"""The cause, where the event says only that the server's log has it."""
+_SEE_LOG = "Unexpected server error. Check server logs"
 _ERROR_NAME = re.compile(r"(?:AI_)?[A-Za-z]*Error: ")
 
 
@@ -146,6 +149,7 @@ class OpencodeParser(CliParser):
     def __init__(self, options: Options) -> None:
         super().__init__(plain=is_plain(options))
         self._reader = OpencodeEventReader()
+        self._cause = ""
 
     def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
         session = words(event.get("sessionID"))
@@ -165,15 +169,14 @@ class OpencodeParser(CliParser):
         return seen or [Output()]
 
     def read_text(self, stream: StreamName, line: str, at: float) -> list[Observation]:
-        failed = _FAILED_TRY.search(line) if stream == "stderr" else None
+        if stream != "stderr":
+            return []
+        if (call := _FAILED_CALL.search(line)) is not None:
+            self._cause = _unquoted(call["why"])
+        failed = _FAILED_TRY.search(line)
         if failed is None:
             return []
-        why = failed["why"]
-        if why.startswith('"'):
-            try:
-                why = msgspec.json.decode(why, type=str)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                why = why.strip('"')
+        why = _unquoted(failed["why"])
         name = _ERROR_NAME.match(why)
         text = why if name is None else why[name.end() :]
         return [self.retries(Evidence(text=text, stream="jsonl"))]
@@ -183,6 +186,8 @@ class OpencodeParser(CliParser):
         if self.plain or isinstance(shared, Reply) or not isinstance(exit, ProcessExit):
             return shared
         read = self._reader.outcome(exit)
+        if isinstance(read, Evidence) and self._cause and read.text.startswith(_SEE_LOG):
+            read = msgspec.structs.replace(read, text=self._cause)
         if isinstance(read, Reply) or self.error is not None:
             return read
         has_said = read.code is not None or read.body is not None or read.http_status is not None
@@ -192,6 +197,15 @@ class OpencodeParser(CliParser):
 
     def reply(self, exit: ProcessExit) -> Reply | None:
         return None  # the reader says so, see `finish`
+
+
+def _unquoted(text: str) -> str:
+    if not text.startswith('"'):
+        return text
+    try:
+        return msgspec.json.decode(text, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return text.strip('"')
 
 
 def _as_server_events(event: dict[str, Any], session: str) -> list[Mapping[str, object]]:

@@ -65,12 +65,7 @@ def classify(
         None where nothing failed, or nothing says so yet.
     """
     said = _statements(evidence)
-    hit = (
-        _structured(evidence, said, rules)
-        or special_exit(evidence)
-        or _version(evidence)
-        or text_hit(evidence, rules)
-    )
+    hit = _by_rules(rules, partial(_found, evidence, said))
     if not is_limit_exit(evidence) and not (hit is None and is_plain_end(evidence)):
         hit = weighed(hit, evidence, rules, kind, model)
     if hit is not None and is_limit_exit(evidence) and not hit.rule.reason.row.is_limit:
@@ -83,7 +78,30 @@ def classify(
 
 def rule_of(evidence: Evidence, rules: tuple[Rule, ...] = ()) -> Hit | None:
     """What the rules find by themselves, without the model and without an exit status."""
-    return _structured(evidence, _statements(evidence), rules) or text_hit(evidence, rules)
+    said = _statements(evidence)
+    return _by_rules(
+        rules, lambda some: _structured(evidence, said, some) or text_hit(evidence, some)
+    )
+
+
+def _by_rules(
+    rules: tuple[Rule, ...], find: Callable[[tuple[Rule, ...]], Hit | None]
+) -> Hit | None:
+    """What the rules find; those that yield are asked only where the others name no reason."""
+    firm = tuple(one for one in rules if not one.yields)
+    hit = find(firm)
+    if len(firm) == len(rules) or (hit is not None and hit.rule not in (_UNKNOWN, _TRACE)):
+        return hit
+    return find(tuple(one for one in rules if one.yields)) or hit
+
+
+def _found(evidence: Evidence, said: tuple[Said, ...], rules: tuple[Rule, ...]) -> Hit | None:
+    return (
+        _structured(evidence, said, rules)
+        or special_exit(evidence)
+        or _version(evidence)
+        or text_hit(evidence, rules)
+    )
 
 
 # --- structured statements ---------------------------------------------------------------------

@@ -55,6 +55,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     retry: bool | None = None
     until_midnight_in: str = ""
     """Zone (IANA) in which the limit ends with the day, whatever shorter time is advised."""
+    yields: bool = False
+    """It decides only where no other rule does."""
     is_users: bool = False
     """Written by a user: searched by an engine that takes linear time whatever the pattern is."""
 

@@ -259,7 +259,10 @@ def read_models(raw: object, path: str, say: Say) -> tuple[str, ...]:
 
 
 def _patterns(raw: object, say: Say) -> tuple[Rule, ...]:
-    """Words that mean a limit. What they mean in particular says the classifier."""
+    """
+    Words that mean a limit, where nothing better is known: they are short, and stand in errors of
+    every kind. What they mean in particular says the classifier.
+    """
     return tuple(
         Rule(
             id=f"opencode-pattern-{number}",
@@ -267,6 +270,7 @@ def _patterns(raw: object, say: Say) -> tuple[Rule, ...]:
             pattern="(?i)" + (rf"\b{text}\b" if text.isdigit() else re.escape(text)),
             streams=("jsonl", "http", "stderr", "unknown"),
             anywhere=True,
+            yields=True,
             is_users=True,
         )
         for number, text in enumerate(_texts(raw, "patterns", say))

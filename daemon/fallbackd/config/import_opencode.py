@@ -33,6 +33,7 @@ def read_opencode_file(text: str, *, path: str, home: str) -> Imported:
                 "kind": "opencode",
                 "pattern": one.pattern,
                 "reason": one.reason.value,
+                "yields": one.yields,
             }
             for one in found.rules
         ]

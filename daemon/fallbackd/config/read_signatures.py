@@ -64,6 +64,7 @@ def _signature(raw: object, number: int, path: str, say: Say) -> Signature | Non
         # A tail of mixed output holds every channel.
         streams=_ANYWHERE if stream is None else tuple(dict.fromkeys((stream, "unknown"))),
         anywhere=True,
+        yields=given.get("yields", False),
         is_users=True,
         detail=given.get("detail"),
     )

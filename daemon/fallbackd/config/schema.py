@@ -234,6 +234,8 @@ class SignatureTable(Struct, frozen=True, kw_only=True):
     """The reason that a match means."""
     detail: ShortText | None = None
     """A narrower word."""
+    yields: bool = False
+    """Decide only where no built-in signature does; default: before all of them."""
 
 
 class ServerTable(Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ def judge(
 
     Args:
         kind_name: Of a kind that can be judged and not started, with its `signatures`.
-        own_rules: Before all others.
+        own_rules: Before all others, but those that yield.
         conceal: Replaces secrets that are known by value. Done first: patterns and cuts leave
             pieces of a key that no value matches.
         model: None: the shipped weights.
