@@ -75,6 +75,10 @@ async def test_a_full_disk_refuses_new_work_and_recovers_by_itself(tmp_path: Pat
         (daemon.home / "go").touch()
         ended = await daemon.client.call("delegation.wait", {"delegation": begun["delegation"]})
         assert (ended["state"], ended["text"]) == ("succeeded", "begun\nend")
+        [warning] = ended["warnings"]
+        assert warning.startswith("its end is not on record")
+        ran = await run_client(daemon.socket, "wait", begun["delegation"])
+        assert "its end is not on record" in ran.err
 
         resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (soft, hard))
         after = await until_work_is_taken(daemon)
@@ -84,6 +88,7 @@ async def test_a_full_disk_refuses_new_work_and_recovers_by_itself(tmp_path: Pat
         for one in (before, ended, after):
             found = await daemon.client.call("delegation.get", {"delegation": one["delegation"]})
             assert (found["state"], found["text"]) == ("succeeded", one["text"]), found
+            assert found["warnings"] == []
 
 
 async def test_a_state_directory_below_a_file_is_refused_with_what_to_do(tmp_path: Path) -> None:

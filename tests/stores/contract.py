@@ -403,7 +403,9 @@ class StoreContract:
 
     async def test_a_healthy_store_has_nothing_left_to_write(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            await store.transact(NONE, deciding(a_note()), must_keep=False)
+            ended = PutDelegation(an_ended())
+            await store.transact(NONE, deciding(a_note(), ended), must_keep=False)
+            assert store.is_kept(D1)
             assert await store.flush() is True
             assert [one.seq for one in await store.journal(after_seq=0)] == [1]
 

@@ -98,6 +98,7 @@ async def test_a_full_disk_refuses_new_work_and_keeps_what_must_go_on(tmp_path: 
             must_keep=False,
         )
         assert [one.seq for one in notes] == [2]
+        assert not store.is_kept(ended.delegation)
         assert await store.delegation(ended.delegation) == ended
         assert list(await store.delegations(Selection(state="succeeded"))) == [ended]
         assert list(await store.delegations(Selection(state="running"))) == []

@@ -157,6 +157,9 @@ class ScriptedEngine:
             await self.ended.wait()
         return self.found[found.delegation], not scope.cancelled_caught
 
+    async def why_not_kept(self, found: Delegation) -> None:
+        return None
+
     async def require_kept(self, what: str) -> None:
         if not await self.store.flush():
             raise NotKept(f"{what}: {self.store.problem}")

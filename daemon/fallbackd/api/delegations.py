@@ -129,7 +129,10 @@ async def answer(
 
 
 async def _shown(engine: "Engine", found: records.Delegation, caller: Caller) -> Delegation:
-    return shapes.answered(found, await engine.kept_answer(found), path=caller.host.path)
+    shown = shapes.answered(found, await engine.kept_answer(found), path=caller.host.path)
+    if (why := await engine.why_not_kept(found)) is not None:
+        return structs.replace(shown, warnings=(*shown.warnings, why))
+    return shown
 
 
 async def delegation_get(

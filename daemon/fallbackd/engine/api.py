@@ -280,6 +280,20 @@ class Engine(Performer):
                 " undone if the daemon ends before it can be: make room, and it is written"
             )
 
+    async def why_not_kept(self, found: Delegation) -> str | None:
+        """Why a start of the daemon may know nothing of how this has ended; None: it does."""
+        name = found.delegation
+        if not found.is_ended or (self.store.is_kept(name) and not self.runs.is_held(name)):
+            return None
+        await anyio.to_thread.run_sync(self.runs.write_held)
+        if await self.store.flush() and not self.runs.is_held(name):
+            return None
+        why = self.store.problem or f"{self.runs.path(name)} cannot be written"
+        return (
+            f"its end is not on record ({why}): it is unfinished again, and its answer lost, if the"
+            " daemon ends before there is room"
+        )
+
     async def delegation(self, delegation: str) -> Delegation:
         found = await self.store.delegation(DelegationId(delegation))
         if found is None:

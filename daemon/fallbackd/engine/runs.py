@@ -222,6 +222,10 @@ class Runs:
                 self._recent.popitem(last=False)
         return True
 
+    def is_held(self, delegation: DelegationId) -> bool:
+        """Its answer is in memory alone."""
+        return delegation in self._held
+
     def write_held(self) -> int:
         """Write what is held. Returns how many answers are held still."""
         for delegation, text in list(self._held.items()):

@@ -112,6 +112,10 @@ class Store(StoreFacts, Protocol):
         """
         ...
 
+    def is_kept(self, delegation: DelegationId) -> bool:
+        """Whether the record is as durable as it is known. False: it is in memory alone."""
+        ...
+
     async def delegation(self, delegation: DelegationId) -> Delegation | None: ...
 
     async def delegations(

@@ -64,6 +64,9 @@ class MemoryStore:
             self._stories.setdefault(story.delegation, []).append(story)
         return decision, notes
 
+    def is_kept(self, delegation: DelegationId) -> bool:
+        return self.unwritable is None
+
     async def delegation(self, delegation: DelegationId) -> Delegation | None:
         return self._mirror.delegation(delegation)
 

@@ -247,6 +247,10 @@ class SqliteStore:
     def peek(self) -> Snapshot:
         return self._mirror.peek()
 
+    def is_kept(self, delegation: DelegationId) -> bool:
+        unwritten = (self._backlog, *(() if self._commit is None else (self._commit.writes,)))
+        return not any(one.has("delegations", delegation) for one in unwritten)
+
     async def delegation(self, delegation: DelegationId) -> Delegation | None:
         found = self._mirror.delegation(delegation)
         if found is not None:

@@ -91,6 +91,9 @@ class Writes:
     def count(self, table: str) -> int:
         return sum(1 for kind, _ in self.rows if kind == table)
 
+    def has(self, table: str, key: str) -> bool:
+        return (table, key) in self.rows
+
     def put(self, table: str, *row: Value) -> None:
         """
         Raises:
