@@ -13,7 +13,7 @@ from tests.support.daemon import HANG_S, in_process, running
 from tests.support.wire import Wire, wire
 
 MIB = 2**20
-WAITS = 'cat >/dev/null; echo begun; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; echo end'
+WAITS = 'cat >/dev/null; echo begun; while [ ! -e "$HOME/goes" ]; do sleep 0.05; done; echo end'
 
 
 async def last_line(line: Wire) -> Any:
@@ -109,7 +109,7 @@ async def test_a_client_that_vanishes_does_not_stop_the_work(tmp_path: Path) -> 
                     await anyio.sleep(0.05)
         found = (await daemon.client.call("delegation.list"))["delegations"][0]
         assert found["state"] == "running"
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
         answer = await daemon.client.call("delegate", call)
         assert answer["delegation"] == found["delegation"]
         assert (answer["state"], answer["text"]) == ("succeeded", "begun\nend")
@@ -132,7 +132,7 @@ async def test_a_killed_command_line_does_not_stop_the_work(tmp_path: Path) -> N
         finally:
             waiting.send_signal(signal.SIGKILL)
             waiting.wait()
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
         found = (await daemon.client.call("delegation.list"))["delegations"][0]
         done = await daemon.client.call("delegation.wait", {"delegation": found["delegation"]})
         assert (done["state"], done["request_id"]) == ("succeeded", "mine")

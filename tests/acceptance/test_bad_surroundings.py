@@ -19,7 +19,7 @@ from fallbackd.lib.clock import SystemClock
 from fallbackd_client.errors import RpcError
 
 DAY_S = 86_400.0
-WAITS = 'cat >/dev/null; echo begun; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; echo end'
+WAITS = 'cat >/dev/null; echo begun; while [ ! -e "$HOME/goes" ]; do sleep 0.05; done; echo end'
 
 AS_A_USER = (
     sys.executable,
@@ -72,7 +72,7 @@ async def test_a_full_disk_refuses_new_work_and_recovers_by_itself(tmp_path: Pat
         assert (await daemon.client.call("health"))["health"]["echo"]["state"] == "healthy"
         status = await daemon.client.call("status")
         assert status["delegations"]["running"] == 1
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
         ended = await daemon.client.call("delegation.wait", {"delegation": begun["delegation"]})
         assert (ended["state"], ended["text"]) == ("succeeded", "begun\nend")
         [warning] = ended["warnings"]
@@ -146,7 +146,7 @@ async def test_a_second_daemon_names_the_first_and_changes_nothing(tmp_path: Pat
         assert second.returncode == 78
         assert str(daemon.pid) in second.stderr
         assert "Traceback" not in second.stderr
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
         ended = await daemon.client.call("delegation.wait", {"delegation": begun["delegation"]})
         assert ended["state"] == "succeeded"
 
@@ -189,7 +189,7 @@ async def test_a_clock_that_jumps_by_a_day_moves_the_windows_with_it(
         assert again["created_at"] == pytest.approx(time.time() + jump_s, abs=60)
         found = await daemon.client.call("delegation.get", {"delegation": begun["delegation"]})
         assert found["state"] == "running"
-        (tmp_path / "home" / "go").touch()
+        (tmp_path / "home" / "goes").touch()
         ended = await daemon.client.call("delegation.wait", {"delegation": begun["delegation"]})
         assert ended["state"] == "succeeded"
         assert os.path.isdir(daemon.state_dir)

@@ -16,7 +16,7 @@ from tests.support.daemon import HANG_S, Daemon, running
 
 from fallbackd_client.errors import RpcError
 
-WAITS = 'cat >/dev/null; echo begun; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; echo end'
+WAITS = 'cat >/dev/null; echo begun; while [ ! -e "$HOME/goes" ]; do sleep 0.05; done; echo end'
 SETTLES = "[defaults]\nsettle_s = {}\n"
 
 
@@ -86,7 +86,7 @@ async def working(tmp_path: Path, config: str) -> AsyncIterator[tuple[Daemon, di
         )
         assert begun["state"] == "running"
         yield daemon, begun
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
         ended = await daemon.client.call("delegation.wait", {"delegation": begun["delegation"]})
         assert (ended["state"], ended["text"]) == ("succeeded", "begun\nend")
         assert len(ended["attempts"]) == 1

@@ -33,7 +33,7 @@ name=records try grep -q . "$HOME/.local/state/fallbackd/fallbackd.db"
 name=login try grep -q secret "$HOME/.codex/auth.json"
 name=open try grep -q open "$HOME/open"
 name=environment try grep -q HOME "/proc/$(cat "$HOME/pid")/environ"
-test -e "$HOME/wait" && while [ ! -e "$HOME/go" ]; do sleep 0.05; done
+test -e "$HOME/wait" && while [ ! -e "$HOME/goes" ]; do sleep 0.05; done
 echo "read: $prompt"
 """
 CONFIG = """
@@ -140,7 +140,7 @@ async def test_one_that_is_held_to_reading_runs_beside_one_that_writes(tmp_path:
         writer = await delegate(daemon, wait="accepted")
         reader = await delegate(daemon, permissions="read", wait="accepted")
         assert (reader["state"] == "running") is IS_CONFINED, reader
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
         for one in (writer, reader):
             await daemon.client.call(
                 "delegation.wait", {"delegation": one["delegation"], "wait_s": HANG_S}

@@ -9,7 +9,7 @@ from tests.transports.programs import until
 AGENTS = 12
 WAITS = """cat >/dev/null
 echo begun >> "$HOME/begun"
-while [ ! -e "$HOME/go" ]; do sleep 0.1; done
+while [ ! -e "$HOME/goes" ]; do sleep 0.1; done
 echo done"""
 
 
@@ -25,7 +25,7 @@ async def test_each_agent_is_found_again_and_none_is_started_twice(tmp_path: Pat
         await daemon.kill()
         daemon.wrapper = ("prlimit", "--nofile=40:40")
         await daemon.start()
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
         for name in names:
             ended = await daemon.client.call("delegation.wait", {"delegation": name})
             assert (ended["state"], ended["text"]) == ("succeeded", "done"), daemon.log()

@@ -14,7 +14,7 @@ from fallbackd_client.errors import RpcError
 
 DESCRIPTORS = 64
 """More than an idle daemon has open, and fewer than as many callers need."""
-WAITS = 'cat >/dev/null; echo begun; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; echo end'
+WAITS = 'cat >/dev/null; echo begun; while [ ! -e "$HOME/goes" ]; do sleep 0.05; done; echo end'
 
 
 async def delegate(daemon: Daemon, **params: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ async def test_more_unfinished_work_than_is_allowed_is_refused_until_some_ends(
         assert refused.value.data["limit"] == 3
         counts = (await daemon.client.call("status"))["delegations"]
         assert (counts["running"], counts["queued"]) == (1, 2)
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
         for one in begun:
             ended = await daemon.client.call("delegation.wait", {"delegation": one["delegation"]})
             assert ended["state"] == "succeeded"

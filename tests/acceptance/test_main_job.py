@@ -197,14 +197,14 @@ async def test_ten_parallel_failures_count_as_one(tmp_path: Path) -> None:
 
 
 async def test_a_success_that_began_before_the_mark_clears_nothing(tmp_path: Path) -> None:
-    slow = 'cat >/dev/null; echo begun; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; echo end'
+    slow = 'cat >/dev/null; echo begun; while [ ! -e "$HOME/goes" ]; do sleep 0.05; done; echo end'
     async with running(tmp_path, two(tmp_path, slow)) as daemon:
         call = {"prompt": "x", "backend": "first", "settle_s": 60}
         begun = await daemon.client.call("delegate", call)
         await daemon.client.call(
             "health", {"action": "mark", "target": "first", "reason": "rate_limit"}
         )
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
         done = await daemon.client.call("delegation.wait", {"delegation": begun["delegation"]})
         assert (done["state"], done["served_by"]) == ("succeeded", "first")
         first = await health_of(daemon.client, "first")

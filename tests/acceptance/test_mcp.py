@@ -17,10 +17,10 @@ from tests.support.daemon import HANG_S, ROOT, Daemon, running
 COUNTED = """
     cat >/dev/null
     touch "$HOME/at-once/$$"; ls "$HOME/at-once" | wc -l >> "$HOME/counts"
-    while [ ! -e "$HOME/go" ]; do sleep 0.05; done
+    while [ ! -e "$HOME/goes" ]; do sleep 0.05; done
     rm "$HOME/at-once/$$"; echo done
     """
-GATED = 'cat >/dev/null; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; echo late answer'
+GATED = 'cat >/dev/null; while [ ! -e "$HOME/goes" ]; do sleep 0.05; done; echo late answer'
 
 
 async def drive(daemon: Daemon, work: Callable[[Session], Any], **env: str) -> Any:
@@ -125,7 +125,7 @@ async def test_a_daemon_that_is_restarted_in_mid_call_is_not_noticed(tmp_path: P
             await one_delegation(daemon, state="running")
             await daemon.kill()
             await daemon.start()
-            (daemon.home / "go").touch()
+            (daemon.home / "goes").touch()
         assert found[0]["structuredContent"]["text"].strip() == "late answer"
         done = await one_delegation(daemon, state="succeeded")
         assert len(done["attempts"]) == 1
@@ -154,7 +154,7 @@ async def test_work_whose_handle_was_given_out_outlives_the_server(tmp_path: Pat
         shown = (await drive(daemon, begun))["structuredContent"]
         assert shown["state"] == "running"
         assert (await one_delegation(daemon))["orphan_s"] is None
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
 
         def collected(s: Session) -> Any:
             return s.call("wait", delegation=shown["delegation"])
@@ -256,7 +256,7 @@ async def test_fifty_calls_at_once_run_no_more_agents_than_the_host_may(tmp_path
             with anyio.fail_after(HANG_S):
                 while await states() != ["queued"] * 47 + ["running"] * 3:
                     await anyio.sleep(0.02)
-            (daemon.home / "go").touch()
+            (daemon.home / "goes").touch()
         assert found == await states() == ["succeeded"] * 50
         counts = [int(one) for one in (daemon.home / "counts").read_text().split()]
         assert (len(counts), max(counts)) == (50, 3)

@@ -186,7 +186,7 @@ async def test_a_program_that_hangs_holds_up_nothing_and_runs_alone(tmp_path: Pa
     script = (
         f"mkdir {here} || echo two >> {tmp_path}/told\n"
         f"echo begun >> {tmp_path}/told\n"
-        f'while [ ! -e "$HOME/go" ]; do sleep 0.05; done\nrmdir {here}'
+        f'while [ ! -e "$HOME/goes" ]; do sleep 0.05; done\nrmdir {here}'
     )
     with listening() as hook:
         more = 'repeat_after_s = 0\nevents = ["failed_over"]'
@@ -196,7 +196,7 @@ async def test_a_program_that_hangs_holds_up_nothing_and_runs_alone(tmp_path: Pa
             await until(lambda: told(tmp_path))
             await failed_over(daemon)  # answered while the program hangs
             assert told(tmp_path) == ["begun"]
-            (daemon.home / "go").touch()
+            (daemon.home / "goes").touch()
             await until(lambda: len(told(tmp_path)) == 2 and len(hook.posts) == 2)
             assert told(tmp_path) == ["begun", "begun"]
 

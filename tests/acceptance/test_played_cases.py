@@ -83,7 +83,7 @@ async def test_words_of_an_agent_about_limits_end_nothing(tmp_path: Path) -> Non
     """Case 000-040."""
     works = (
         event("HTTP 429")
-        + '; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; '
+        + '; while [ ! -e "$HOME/goes" ]; do sleep 0.05; done; '
         + body("codex", "ok")
     )
     async with stage(tmp_path, {"config": QUICK, "does": {"codex": works}}) as played:
@@ -94,7 +94,7 @@ async def test_words_of_an_agent_about_limits_end_nothing(tmp_path: Path) -> Non
         assert found["state"] == "running"
         assert (len(found["attempts"]), found["hops"]) == (1, [])
         assert (await health(played))["codex"]["state"] == "healthy"
-        (played.home / "go").touch()
+        (played.home / "goes").touch()
         ended = await played.call("delegation.wait", {"delegation": begun["delegation"]})
         assert ended["state"] == "succeeded"
 
@@ -140,7 +140,7 @@ async def test_a_cap_that_is_spent_leaves_the_backend_out(tmp_path: Path) -> Non
 
 async def test_measured_times_correct_the_estimate(tmp_path: Path) -> None:
     """Case 000-107, what the daemon measures."""
-    slow = 'while [ ! -e "$HOME/go" ]; do sleep 0.05; done; rm "$HOME/go"; ' + body(
+    slow = 'while [ ! -e "$HOME/goes" ]; do sleep 0.05; done; rm "$HOME/goes"; ' + body(
         "opencode", "ok"
     )
     # The clock is set while it works: that is no reason to take it for silent.
@@ -155,7 +155,7 @@ async def test_measured_times_correct_the_estimate(tmp_path: Path) -> None:
                 while (await one(played, begun))["state"] != "running":
                     await anyio.sleep(0.02)
             played.clock.advance(2 * before["eta_s"])
-            (played.home / "go").touch()
+            (played.home / "goes").touch()
             ended = await played.call("delegation.wait", {"delegation": begun["delegation"]})
             assert ended["state"] == "succeeded"
         after = await played.call("suggest", params)
@@ -170,7 +170,7 @@ async def one(played: Stage, begun: dict[str, Any]) -> dict[str, Any]:
 
 async def test_a_session_has_one_running_delegation(tmp_path: Path) -> None:
     """Case 000-116."""
-    slow = 'echo >> "$HOME/slow.runs"; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; ' + body(
+    slow = 'echo >> "$HOME/slow.runs"; while [ ! -e "$HOME/goes" ]; do sleep 0.05; done; ' + body(
         "opencode", "ok"
     )
     async with stage(tmp_path, {"does": {"opencode": slow}}) as played:
@@ -184,7 +184,7 @@ async def test_a_session_has_one_running_delegation(tmp_path: Path) -> None:
         found = await one(played, begun)
         assert found["state"] == "running"
         assert len(found["attempts"]) == 1
-        (played.home / "go").touch()
+        (played.home / "goes").touch()
         ended = await played.call("delegation.wait", {"delegation": begun["delegation"]})
         assert ended["state"] == "succeeded"
         assert len((played.home / "slow.runs").read_text().splitlines()) == 1

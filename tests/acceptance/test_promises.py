@@ -15,7 +15,7 @@ from fallbackd_client.errors import RpcError
 from fallbackd_client.wire.methods import METHODS
 
 Json = Any  # of any method
-SLOW = 'read -r x; echo "$x" >> "$HOME/begun"; while [ ! -e "$HOME/go" ]; do sleep 0.05; done'
+SLOW = 'read -r x; echo "$x" >> "$HOME/begun"; while [ ! -e "$HOME/goes" ]; do sleep 0.05; done'
 
 
 class Scene(NamedTuple):

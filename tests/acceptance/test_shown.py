@@ -11,7 +11,7 @@ ACTS = r"""cat > /dev/null
 echo '{"type":"thread.started","thread_id":"0197b3a0-0000-7000-8000-000000000001"}'
 echo '{"type":"turn.started"}'
 echo '{"type":"item.started","item":{"id":"i1","type":"command_execution","command":"ls"}}'
-while [ ! -e "$HOME/go" ]; do sleep 0.05; done
+while [ ! -e "$HOME/goes" ]; do sleep 0.05; done
 exit 75
 """
 FAILS = "cat > /dev/null; exit 75"
@@ -33,7 +33,7 @@ async def test_a_running_attempt_shows_at_once_that_it_may_have_changed_somethin
         assert found["attempts"][0]["state"] == "running"
         shown = await run_client(daemon.socket, "show", begun)
         assert "possible" in shown.out
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
         await daemon.client.call("delegation.wait", {"delegation": begun})
 
 

@@ -19,7 +19,7 @@ from tests.support.daemon import HANG_S, Daemon, running
 EVIL = r"""cat >/dev/null
 printf '\033]0;owned\007\033[31mred\033[0m\033[2J \302\2331m \342\200\256 end\n'
 printf 'error \033[5mline\033[0m\n' >&2
-while [ ! -e "$HOME/go" ]; do sleep 0.05; done
+while [ ! -e "$HOME/goes" ]; do sleep 0.05; done
 printf 'last\r\n'"""
 OURS = re.compile(rb"\r|\n|\x1b\[\d*(?:;\d+)*[mAHJK]|\x1b\[\?(?:7|25)[hl]")
 """What the command line itself sends to a terminal."""
@@ -108,7 +108,7 @@ async def test_progress_the_hop_and_a_harmless_answer_are_shown(tmp_path: Path) 
         with terminal(daemon, "delegate", "x", "--backend", "first") as shown:
             await shown.until("first is rate-limited")
             await shown.until("continuing with evil")
-            (daemon.home / "go").touch()
+            (daemon.home / "goes").touch()
             assert await shown.ends() == 0
         assert_harmless(shown.plain())
         assert b"red" in shown.plain()
@@ -126,7 +126,7 @@ async def test_ctrl_c_tells_how_to_find_the_work_which_goes_on(tmp_path: Path) -
         assert begun["delegation"].encode() in shown.plain()
         assert b"Traceback" not in shown.plain()
         assert begun["state"] == "running"
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
         ran = await run_client(daemon.socket, "wait", begun["delegation"])
         assert ran.code == 0
         assert "last" in ran.out
@@ -139,7 +139,7 @@ async def test_the_log_is_followed_to_the_end_without_control_characters(tmp_pat
         )
         with terminal(daemon, "log", "-f", begun["delegation"]) as shown:
             await shown.until("red")
-            (daemon.home / "go").touch()
+            (daemon.home / "goes").touch()
             await shown.until("last")
             assert await shown.ends() == 0
         assert_harmless(shown.plain())

@@ -74,7 +74,7 @@ async def test_what_prints_text_is_shown_as_it_is(tmp_path: Path) -> None:
 
 
 async def test_phases_and_text_come_as_events_where_they_are_named(tmp_path: Path) -> None:
-    waits = 'while [ ! -e "$HOME/go" ]; do sleep 0.05; done'
+    waits = 'while [ ! -e "$HOME/goes" ]; do sleep 0.05; done'
     write(tmp_path, "codex", f"{waits}\n{EVENTS}")
     async with running(tmp_path) as daemon:
         asked = {"prompt": "x", "backend": "codex", "wait": "accepted"}
@@ -86,7 +86,7 @@ async def test_phases_and_text_come_as_events_where_they_are_named(tmp_path: Pat
                 async for event in events:
                     heard.append(event)
                     if event["kind"] == "attempt.started":
-                        (daemon.home / "go").touch()
+                        (daemon.home / "goes").touch()
                     if event["kind"] == "delegation.ended":
                         break
         assert {one["delegation"] for one in heard} == {name}

@@ -382,7 +382,9 @@ async def test_the_end_of_work_is_found_by_its_id(
     tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(
-        tmp_path, "codex", 'cat > /dev/null; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; exit 3'
+        tmp_path,
+        "codex",
+        'cat >/dev/null; while [ ! -e "$HOME/goes" ]; do sleep 0.05; done; exit 3',
     )
     install(tmp_path, "opencode")
     async with running(tmp_path, PLAIN_OPENCODE) as daemon:
@@ -392,7 +394,7 @@ async def test_the_end_of_work_is_found_by_its_id(
         assert agent.delegation_result(result["delegation"]) is None
         status = agent.local_delegate_status(delegation=result["delegation"])["result"]
         assert status["state"] == "running"
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
         done = agent.wait_for(result["delegation"], HANG_S)
         assert (done["state"], done["active_platform"]) == ("succeeded", "opencode")
         assert Path(done["log_path"]).exists()

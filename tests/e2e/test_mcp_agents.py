@@ -43,7 +43,7 @@ async def test_an_agent_reads_who_answered_in_place_of_a_backend_at_its_limit(
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_an_agent_that_gets_a_handle_waits_for_the_answer(tmp_path: Path, name: str) -> None:
     async with scene(tmp_path) as s:
-        until = 'cat >/dev/null; while [ ! -e "$HOME/go" ]; do sleep 0.05; done; ' + ok(ANSWER)
+        until = 'cat >/dev/null; while [ ! -e "$HOME/goes" ]; do sleep 0.05; done; ' + ok(ANSWER)
         await configure(s, backend_script(tmp_path / "bin", "slow", until))
         arguments = {"prompt": "review this", "backend": "slow", "wait_s": 0.5}
         s.provider.behave(
@@ -53,7 +53,7 @@ async def test_an_agent_that_gets_a_handle_waits_for_the_answer(tmp_path: Path, 
         async def finish() -> None:
             """Once the client has asked its model what to do about the handle, and waits."""
             await s.provider.called(name, where=lambda call: "call wait with" in str(call.body))
-            (s.home.path / "go").touch()
+            (s.home.path / "goes").touch()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(finish)

@@ -13,7 +13,7 @@ from tests.support.daemon import HANG_S, running
 
 COUNTS = """cat >/dev/null
 n=0
-while [ ! -e "$HOME/go" ]; do n=$((n + 1)); echo "line $n."; sleep 0.1; done
+while [ ! -e "$HOME/goes" ]; do n=$((n + 1)); echo "line $n."; sleep 0.1; done
 echo "last $n."
 """
 
@@ -44,7 +44,7 @@ async def test_a_window_follows_a_delegation_while_the_daemon_is_restarted_under
         assert (found["state"], found["tmux_window"]) == ("running", window)
         at = int(re.findall(r"line (\d+)\.", tmux.shown(window))[-1])
         await tmux.until(window, rf"line {at + 5}\.")
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
         ended = await daemon.client.call("delegation.wait", {"delegation": begun["delegation"]})
         assert ended["state"] == "succeeded"
         shown = await tmux.until(window, r"last \d+\.")
@@ -85,7 +85,7 @@ async def test_ended_windows_make_room_and_there_are_never_too_many(
         ]
         assert [one["tmux_window"] is not None for one in begun] == [True, True, False]
         assert "tmux_windows" in begun[2]["warnings"][0]
-        (daemon.home / "go").touch()
+        (daemon.home / "goes").touch()
 
 
 async def test_without_tmux_there_is_a_warning_and_the_work_is_done(tmp_path: Path) -> None:
