@@ -203,12 +203,15 @@ def test_a_response_without_deltas_is_read_from_its_last_event() -> None:
     assert failure(read("responses", whole)[0]).reason == "content_policy"
 
 
-@pytest.mark.parametrize("status", ["failed", "cancelled", "in_progress"])
-def test_a_response_that_is_not_completed_is_no_answer(status: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [("failed", "server_error"), ("cancelled", "network"), ("in_progress", "network")],
+)
+def test_a_response_that_is_not_completed_is_no_answer(status: str, reason: str) -> None:
     part = {"type": "output_text", "text": "half"}
     items = [{"type": "message", "content": [part]}]
     whole = json.dumps({"status": status, "output": items}).encode()
-    assert failure(read("responses", whole)[0]).reason == "network"
+    assert failure(read("responses", whole)[0]).reason == reason
 
 
 @pytest.mark.parametrize("mode", DIALECTS.values())

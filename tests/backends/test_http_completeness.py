@@ -189,9 +189,9 @@ def test_of_several_answers_in_one_body_none_may_lack_its_end(dialect: Dialect) 
         name, word = ("candidates", "finishReason")
         one = {"content": {"parts": [{"text": "a"}]}, "finishReason": "STOP"}
     assert isinstance(read(dialect, json.dumps({name: [one, one]}))[0], Reply)
-    for bad in (None, "error"):
+    for bad, reason in ((None, "network"), ("error", "server_error")):
         for both in ([one, one | {word: bad}], [one | {word: bad}, one]):
-            assert reason_of(read(dialect, json.dumps({name: both}))[0]) == "network"
+            assert reason_of(read(dialect, json.dumps({name: both}))[0]) == reason
 
 
 @every_dialect
@@ -407,10 +407,11 @@ def test_a_response_whose_repetition_is_shorter_is_damaged() -> None:
     ("finish", "reason"),
     [
         ("model_length", "context_overflow"),
-        ("insufficient_system_resource", "network"),
+        ("insufficient_system_resource", "overloaded"),
+        ("network_error", "server_error"),
         ("MAX_TOKENS", "format_error"),
         ("RECITATION", "content_policy"),
-        ("OTHER", "network"),
+        ("OTHER", "server_error"),
     ],
 )
 def test_the_words_of_vendors_for_an_end_are_known(finish: str, reason: str) -> None:

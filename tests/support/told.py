@@ -19,6 +19,7 @@ from fallbackd.core.protocol import CredentialRef, HttpRequest, HttpResponse
 from fallbackd.engine.api import Engine
 from fallbackd.fronts.gateway.front import GatewayFront
 from fallbackd.ports.passing import PassedOn, TakePiece
+from fallbackd.transports.http.transport import HttpTransport
 
 
 class Told(Struct):
@@ -122,13 +123,17 @@ def told_backend(
 async def gateway(
     place: Path,
     *backends: Agent,
-    answers: Mapping[str, Answers],
+    answers: Mapping[str, Answers] = MappingProxyType({}),
     team: tuple[Entry | str, ...] = (),
+    transport: HttpTransport | None = None,
+    **more: Any,
 ) -> AsyncIterator[Gateway]:
     """
     Args:
         answers: Of each backend, by its name.
         team: The chain of that name; empty: the backends in order.
+        transport: In place of `answers`: delegations and calls go to the backends' addresses.
+        more: Of the settings.
     """
     sent: list[tuple[str, HttpRequest]] = []
 
@@ -137,7 +142,7 @@ async def gateway(
         sent.append((name, request))
         return _Passed(answers[name](request))
 
-    found = settings(*backends)
+    found = settings(*backends, **more)
     names = team or tuple(one.backend.id for one in backends)
     chain = tuple(Entry(backend=BackendId(one)) if isinstance(one, str) else one for one in names)
     chains = {**found.policy.chains, "team": chain}
@@ -148,8 +153,9 @@ async def gateway(
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        async with engine_in(place, config, environ=environ) as engine:
-            front = GatewayFront(engine, pass_on, token=lambda: "token", allowed_uids=frozenset())
+        async with engine_in(place, config, environ=environ, transport=transport) as engine:
+            passing = pass_on if transport is None else transport.pass_on
+            front = GatewayFront(engine, passing, token=lambda: "token", allowed_uids=frozenset())
             async with (
                 anyio.create_task_group() as tasks,
                 httpx2.AsyncClient(

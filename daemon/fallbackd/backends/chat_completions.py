@@ -5,6 +5,7 @@ from typing import Any
 
 from fallbackd.backends.earlier import as_messages
 from fallbackd.backends.http_answers import HttpParser
+from fallbackd.backends.http_endings import native_end
 from fallbackd.backends.http_shapes import numbered, states_error
 from fallbackd.backends.lines import count, fields, tool_key, words
 from fallbackd.backends.tool_calls import started
@@ -65,9 +66,9 @@ class ChatParser(HttpParser):
             return self.fails(event if event.get("error") or failed is None else failed)
         seen: list[Observation] = []
         for index, choice in choices:
-            finish = words(choice.get("finish_reason"))
+            finish = _end_of(choice)
             said = self._piece(fields(choice.get("delta")) or fields(choice.get("message")))
-            seen += said or (self.answers() if finish else [])
+            seen += said or (self.answers(opens=True) if finish else [])
             self.chose(index, finish)
         before = self.usage
         if event.get("usage") and self._used(event) != before:
@@ -85,6 +86,7 @@ class ChatParser(HttpParser):
         if not (text or thought or refusal or called or other):
             return []
         seen = self.answers(thinks=not (text or refusal or called or other))
+        self.has_other = self.has_other or bool(called or other)
         if text or called:
             self.has_open_call = bool(called)
         if text:
@@ -98,12 +100,10 @@ class ChatParser(HttpParser):
     def read_whole(self, value: dict[str, Any]) -> None:
         for index, choice in numbered(value.get("choices")):
             message = fields(choice.get("message"))
-            text = _content(message.get("content")) or words(choice.get("text"))
-            self.texts.append(text)
-            if refusal := words(message.get("refusal")):
-                self.refusals.append(refusal)
-            self.has_open_call = bool(message.get("tool_calls") or message.get("function_call"))
-            self.chose(index, words(choice.get("finish_reason")))
+            self._piece(message)
+            if not self.texts:
+                self.texts.append(words(choice.get("text")))
+            self.chose(index, _end_of(choice))
             self.answered = True
         self._used(value)
 
@@ -126,6 +126,12 @@ class ChatParser(HttpParser):
             cost_usd=float(cost) if isinstance(cost, int | float) else None,
         )
         return self.usage
+
+
+def _end_of(choice: dict[str, Any]) -> str:
+    """The vendor's word for its end; empty: more may come."""
+    finish = words(choice.get("finish_reason"))
+    return finish and native_end(finish, words(choice.get("native_finish_reason")))
 
 
 def _content(content: object) -> str:

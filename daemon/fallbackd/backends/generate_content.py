@@ -68,7 +68,7 @@ class GenerateContentParser(HttpParser):
             for part in map(fields, parts if isinstance(parts, list) else ()):
                 seen += self._piece(part)
             if finish := words(candidate.get("finishReason")):
-                seen += self.answers()
+                seen += self.answers(opens=True)
             self.chose(index, finish)
         self._blocked(fields(event.get("promptFeedback")))
         before = self.usage
@@ -83,11 +83,12 @@ class GenerateContentParser(HttpParser):
     def _piece(self, part: dict[str, Any]) -> list[Observation]:
         text = words(part.get("text"))
         if part.get("functionCall"):
-            self.has_open_call = True
+            self.has_open_call = self.has_other = True
             return self.answers()
         if not text:
             # A picture, or code that was run; the signature of a thought alone says nothing.
             is_said = any(value for name, value in part.items() if name not in _NO_PIECES)
+            self.has_other = self.has_other or is_said
             return self.answers() if is_said else []
         if part.get("thought") is True:
             return [*self.answers(thinks=True), *self.phase("thinking")]

@@ -50,6 +50,14 @@ RULES = (
         reason=Reason.NETWORK,
         codes=("truncated_response", "answer_in_background"),
     ),
+    # The provider itself says that its generation broke: another model of it may well answer.
+    Rule(
+        id="http-generation",
+        reason=Reason.SERVER_ERROR,
+        scope="model",
+        codes=("broken_generation",),
+    ),
+    Rule(id="http-capacity", reason=Reason.OVERLOADED, codes=("no_capacity",)),
     Rule(id="http-malformed", reason=Reason.SERVER_ERROR, codes=("malformed_response",)),
     # Not a fault of the provider: another one may write longer answers, so one hop is tried.
     Rule(
@@ -147,6 +155,8 @@ class HttpParser:
         self.response_id = ""
         """Its name at the provider, where a later request may continue it by its name."""
         self.answered = False
+        self.has_other = False
+        """A piece of it that is no text has arrived: a call of a tool, a picture, sound."""
         self.has_said = False
         """A piece of it has arrived; before that it may have been opened only."""
         self.has_thought = False
@@ -214,6 +224,11 @@ class HttpParser:
             return [Output()]
         self.answered = True
         return [ProviderAnswered()]
+
+    @property
+    def is_object(self) -> bool:
+        """It is one JSON object, which is all that can be asked of what no model has written."""
+        return self.is_whole is True and isinstance(self._value(), dict)
 
     def chose(self, index: int, finish: str) -> None:
         """

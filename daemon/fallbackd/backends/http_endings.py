@@ -59,18 +59,32 @@ _BROKEN_OFF = frozenset(
         "failed",
         "finish_reason_unspecified",
         "incomplete",
-        "insufficient_system_resource",
         "network_error",
         "other",
         "unknown",
     }
 )
+_VAGUE = frozenset({"finish_reason_unspecified", "incomplete", "other", "unknown"})
+"""Of them, those that say little in the place of a provider's own word."""
+_NO_CAPACITY = "insufficient_system_resource"
+"""The same for want of capacity."""
 
 
 def is_broken_off(word: str) -> bool:
     """A word for an end that is none, such as `error`: what came before it is not an answer."""
-    found = shortfall(word)
-    return found is not None and found.code == "truncated_response"
+    return _plain(word) in _BROKEN_OFF or _plain(word) == _NO_CAPACITY
+
+
+def native_end(word: str, native: str) -> str:
+    """
+    The word that counts where an aggregator gives its own and that of the provider behind it: it
+    calls a generation that broke there a `stop`.
+    """
+    return native if is_broken_off(native) and _plain(native) not in _VAGUE else word
+
+
+def _plain(word: str) -> str:
+    return word.lower().partition(":")[0].strip()
 
 
 def shortfall(
@@ -83,7 +97,7 @@ def shortfall(
         refusal: The model's own words, where it refused instead of answering.
         has_open_call: The answer ends with the call of a tool, whatever the word says.
     """
-    word = finish_word.lower().partition(":")[0].strip()
+    word = _plain(finish_word)
     if word in _CUT_AT_LENGTH:
         return _OUTPUT_LIMIT
     if word in _FILTERED or refusal:
@@ -91,7 +105,9 @@ def shortfall(
     if word in _OUT_OF_CONTEXT:
         return _CONTEXT
     if word in _BROKEN_OFF:
-        return Shortfall("truncated_response", f"the answer broke off: {word}")
+        return Shortfall("broken_generation", f"the answer broke off: {word}")
+    if word == _NO_CAPACITY:
+        return Shortfall("no_capacity", f"the answer broke off: {word}")
     if word == MISMATCH:
         return Shortfall("malformed_response", "the answer is not the one that its end repeats")
     if word == IN_BACKGROUND:

@@ -38,6 +38,8 @@ def body(
 
 
 _THOUGHTS = frozenset({"thinking", "redacted_thinking", "thinking_delta", "signature_delta"})
+_SAYS_NOTHING = _THOUGHTS | {"", "citations_delta"}
+"""Blocks and pieces that are no answer by themselves."""
 
 
 class MessagesParser(HttpParser):
@@ -62,7 +64,7 @@ class MessagesParser(HttpParser):
             case "message_delta":
                 self._stopped(fields(event.get("delta")).get("stop_reason"))
                 self._used(fields(event.get("usage")))
-                return [*self.answers(), self.usage]
+                return [*self.answers(opens=True), self.usage]
             case "message_stop":
                 self.is_over = True
                 return []
@@ -85,7 +87,8 @@ class MessagesParser(HttpParser):
                 return self.says(words(piece.get("text")))
             case "thinking" | "thinking_delta":
                 return self.phase("thinking")
-            case _:
+            case kind:
+                self.has_other = self.has_other or kind not in _SAYS_NOTHING
                 return []
 
     def _stopped(self, reason: object) -> None:

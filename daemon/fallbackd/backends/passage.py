@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 
 from fallbackd.backends import http_calls
 from fallbackd.backends.api_errors import error_event
+from fallbackd.backends.http_endings import is_broken_off
 from fallbackd.backends.spec import ApiMode, Endpoint, Options
 from fallbackd.core.protocol import (
     Chunk,
@@ -23,6 +24,7 @@ from fallbackd.core.protocol import (
     Evidence,
     Exit,
     HttpRequest,
+    HttpResponse,
     Reply,
     Usage,
 )
@@ -302,8 +304,8 @@ class AnswerWatch:
 
     @property
     def has_failed(self) -> bool:
-        """The provider says inside of the answer that it failed, or the answer is damaged."""
-        return self._parser.error is not None
+        """The provider says inside of the answer that it failed or broke off, or it is damaged."""
+        return self._parser.error is not None or is_broken_off(self._parser.finish_word)
 
     @property
     def is_told(self) -> bool:
@@ -359,10 +361,12 @@ class AnswerWatch:
         outcome = self._parser.finish(exit)
         if isinstance(outcome, Reply):
             return None
-        is_plain = outcome.http_status is not None and outcome.http_status < 300
-        if is_plain and is_side and not self.has_failed:
+        if self.has_failed:
+            return outcome
+        is_answered = isinstance(exit, HttpResponse) and exit.status < 300 and not exit.truncated
+        if is_side and is_answered and self._parser.is_object:
             return None
-        is_ended = self._parser.has_ended and not self.has_failed
-        if is_ended and (outcome.empty or outcome.code in _STILL_COMPLETE):
+        is_other = outcome.empty and self._parser.has_other
+        if self._parser.has_ended and (is_other or outcome.code in _STILL_COMPLETE):
             return None
         return outcome

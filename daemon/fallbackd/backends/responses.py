@@ -27,6 +27,8 @@ _LATER = frozenset({"queued", "in_progress", "cancelled"})
 """Of a whole body: its maker is asked for the answer later, by its id."""
 _CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call", "computer_call"})
 """Items that wait for the caller. What the provider runs by itself (a search) does not."""
+_TEXTS = frozenset({"", "message", "reasoning"})
+"""Items that are text, or say nothing by themselves."""
 
 
 def body(
@@ -83,7 +85,7 @@ class ResponsesParser(HttpParser):
         if kind in _FINAL:
             self.has_ended = self.is_over = True
             self._complete(response)
-            return [*self.answers(), self.usage]
+            return [*self.answers(opens=True), self.usage]
         if kind == "error" or states_error(event):
             return self.fails(event)
         return self._read_piece(kind, event)
@@ -140,6 +142,7 @@ class ResponsesParser(HttpParser):
     def _read_item(self, place: int, item: object) -> None:
         found = fields(item)
         self.has_open_call = found.get("type") in _CALLS
+        self.has_other = self.has_other or words(found.get("type")) not in _TEXTS
         content = found.get("content")
         if found.get("type") != "message" or not isinstance(content, list):
             return

@@ -26,7 +26,7 @@ _CHANCE_S = 0.2
 """Before a server that broke once is asked again; up to twice that."""
 _BUSY_S = 2.0
 """The same for one that has too much to do; up to three."""
-_BLIPS = frozenset({Reason.NETWORK, Reason.OVERLOADED, Reason.SERVER_ERROR})
+_BLIPS = frozenset({Reason.EMPTY_RESULT, Reason.NETWORK, Reason.OVERLOADED, Reason.SERVER_ERROR})
 
 
 def wait_before_second(

@@ -332,13 +332,23 @@ _ERROR_FIELD = re.compile(rb'rror"(?!: ?null\b)')
 _ERROR = re.compile(rb'rror|\.failed|"message"')
 
 
+_END = re.compile(
+    rb'(?:inish_?[rR]eason|stop_reason)"\s*:\s*"|"response\.(?:completed|incomplete|done)"'
+)
+"""The word for an end, or the event that is one."""
+
+
 def _may_state_error(data: bytes) -> bool:
-    """Whether an event that can be read may be an error. Cheap: it is asked of each piece."""
+    """
+    Whether an event that can be read may be an error, or the end of an answer that is none. Cheap:
+    it is asked of each piece.
+    """
     return (
         (b'rror"' in data and _ERROR_FIELD.search(data) is not None)
         or b'"message":' in data
         or b'.failed"' in data
         or data.startswith((b"event: error", b"event:error"))
+        or _END.search(data) is not None
     )
 
 
