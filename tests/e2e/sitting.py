@@ -69,12 +69,15 @@ class Person:
             config.write_text(config.read_text() + trusted)
 
     async def run(self, argv: list[str]) -> None:
+        self.begin(argv)
+        await self.sees(PROMPT[self.agent])
+
+    def begin(self, argv: list[str]) -> None:
         words = " ".join(f"{name}={shlex.quote(value)}" for name, value in self.env.items())
         command = f"env -i {words} {shlex.join(argv)}; sleep 1000"
         size = ("-x", COLUMNS, "-y", "50")
         place = ("-c", str(self._s.home.work))
         self._tmux.run("new-session", "-d", "-s", self.window, *size, *place, command)
-        await self.sees(PROMPT[self.agent])
 
     async def sees(self, words: str) -> str:
         return await self._tmux.until(self.window, words, hang_s=HANG_S)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.e2e.install import IS_NEWEST
 from tests.e2e.mcp_clients import PROGRAM
 from tests.e2e.scenes import NEXT, Scene, scene
-from tests.e2e.sitting import Person, client, health
+from tests.e2e.sitting import PROMPT, Person, client, health
 from tests.e2e.test_resumption import said
 from tests.e2e.tmux import tmux_server
 from tests.support.provider_frames import TEXT
@@ -73,9 +74,12 @@ async def test_the_status_line_of_claude_says_how_to_continue(tmp_path: Path) ->
             await person.sees("codex ok")
             s.provider.behave("claude", "usage_limit")
             await person.says("good morning", then=SHOWS["claude"])
-            person.press("Escape")  # it asks whether to wait or to pay
+            if not IS_NEWEST:
+                person.press("Escape")  # it asks whether to wait or to pay
             shown = await person.sees("claude is limited until")
-            assert re.search(rf"until {WHEN}; continue here with: fallbackd-client co", shown)
+            first = "press Esc, then " if IS_NEWEST else ""
+            way = f"{first}continue here with: fallbackd-client co"
+            assert re.search(rf"until {WHEN}; {way}", shown)
 
 
 async def test_a_limit_of_codex_is_shown_to_a_person_in_claude(tmp_path: Path) -> None:
@@ -111,9 +115,16 @@ async def test_a_person_continues_with_the_other_agent(
             await limited(s, agent)
             while not is_limit_stored(s, agent):
                 await anyio.sleep(0.05)
+            if agent == "claude" and IS_NEWEST:
+                await person.sees("set to continue automatically")
             after.answer_first_questions()
             words = ("continue", "--from", "@last-limited", "--to", other, "--interactive")
-            await after.run([PROGRAM, "--socket", s.daemon.socket, *words])
+            after.begin([PROGRAM, "--socket", s.daemon.socket, *words])
+            if agent == "claude" and IS_NEWEST:  # it continues by itself at the reset
+                await after.sees("press Esc in claude first")
+                assert not s.provider.calls(other)
+                person.press("Escape")
+            await after.sees(PROMPT[other])
             if other == "opencode":  # it sends no prompt to a session that it opens
                 await after.sees(second)
                 await after.says("continue", then="continue")

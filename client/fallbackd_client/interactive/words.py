@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fallbackd_conversations.claude import ResumingWord
 
 CONTINUE = "continue here with: fallbackd-client continue"
-FIRST = "and then continues by itself; press Esc first, then "
+FIRST = "press Esc, then "
 USABLE = ("healthy", "cooldown")
 
 
@@ -37,8 +37,8 @@ def sentence(
     else:
         what = "is unavailable"
     at = until(health)
-    gap = f" {FIRST}" if resuming == "waits" else "; "
-    return f"{one_line(backend)} {what}{f' until {at}' if at else ''}{gap}{CONTINUE}"
+    first = FIRST if resuming == "waits" else ""
+    return f"{one_line(backend)} {what}{f' until {at}' if at else ''}; {first}{CONTINUE}"
 
 
 def short(backend: str, health: Mapping[str, Json]) -> str:

@@ -63,7 +63,7 @@ def test_a_limit_that_claude_waits_for_is_said(run_cli: RunCli, tmp_path: Path) 
     path.write_text(json.dumps({"type": "system", "content": notice}) + "\n")
     event = {**EVENT, "transcript_path": str(path)}
     ran = run_cli(HOOK, limited(time.time() + 60), stdin=words(event))
-    assert "continues by itself; press Esc first" in json.loads(ran.out)["systemMessage"]
+    assert "; press Esc, then continue here" in json.loads(ran.out)["systemMessage"]
 
 
 @pytest.mark.usefixtures("patient")

@@ -71,7 +71,7 @@ def test_a_limit_that_claude_waits_for_is_said_with_the_key_that_ends_that(
     path.write_text(json.dumps({"type": "system", "content": notice}) + "\n")
     limited = {"state": "rate_limited"}
     for state, words in (
-        (limited, " and then continues by itself; press Esc first, then continue here"),
+        (limited, "; press Esc, then continue here"),
         (OK, ""),
     ):
         out, _ = said(run_cli, {**ANSWER, "health": state}, {"transcript_path": str(path)})
