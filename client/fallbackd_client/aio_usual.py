@@ -1,7 +1,14 @@
 """The calls that most programs need, with arguments by name, on top of `AsyncClient.request`."""
 
+import os
+from contextlib import suppress
+
 from fallbackd_client.calls import for_library
+from fallbackd_client.errors import ClientError
 from fallbackd_client.progress import LAST, PROGRESS
+
+WITHDRAW_S = 1.0
+"""How long a cancelled `delegate` waits to hear that its work is withdrawn."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,13 +65,25 @@ class AsyncUsualCalls:
         `wait` continues to wait. `timeout_s` stops the work. `cwd` may be relative to the current
         directory; without it the agent works in a directory of its own.
 
+        Where its task is cancelled before it returns, the work is withdrawn: nothing else knows its
+        name. With a `request_id` of the caller's it continues, and `cancel(request_id=…)` stops it.
+
         Raises:
             TypeError: An argument of another name.
         """
+        import anyio
+
         from fallbackd_client.wire.methods.delegations import DELEGATE, DelegateParams
 
         given = for_library(arguments)
-        return await self.request(DELEGATE, DelegateParams(prompt=prompt, **given))
+        name = given.setdefault("request_id", os.urandom(16).hex())
+        try:
+            return await self.request(DELEGATE, DelegateParams(prompt=prompt, **given))
+        except anyio.get_cancelled_exc_class():
+            if arguments.get("request_id") is None:
+                with anyio.move_on_after(WITHDRAW_S, shield=True), suppress(ClientError):
+                    await self.cancel(request_id=name)
+            raise
 
     async def wait(self, delegation: str, *, timeout_s: float | None = None) -> "Delegation":
         """

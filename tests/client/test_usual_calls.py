@@ -1,13 +1,16 @@
 """The convenience methods of both clients, with a real daemon."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import anyio
 import anyio.to_thread
 import pytest
 from msgspec import Struct
 from tests.support.agents import HANGING, THROTTLED, backend_script, chain, ok
-from tests.support.daemon import running
+from tests.support.daemon import HANG_S, running
 
 from fallbackd_client import arguments
 from fallbackd_client.aio import AsyncClient
@@ -139,3 +142,34 @@ async def test_the_blocking_client_has_the_same_calls(tmp_path: Path) -> None:
                     client.delegate("hi", bakend="first")  # type: ignore[call-arg]
 
         await anyio.to_thread.run_sync(use)
+
+
+async def test_a_delegate_whose_task_is_cancelled_withdraws_its_work(tmp_path: Path) -> None:
+    async with running(tmp_path, two(tmp_path)) as daemon, anyio.create_task_group() as tasks:
+        with anyio.fail_after(HANG_S):
+            with anyio.CancelScope() as scope:
+                events = daemon.client.events(kinds=["attempt.started"], since=0)
+                tasks.start_soon(_cancel_at_first, events, scope)
+                await daemon.client.delegate("hi", backend="slow")
+            [found] = (await daemon.client.call("delegation.list"))["delegations"]
+            assert (await daemon.client.wait(found["delegation"])).state == "cancelled"
+
+
+async def test_a_delegate_with_a_request_id_goes_on_when_its_task_is_cancelled(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, two(tmp_path)) as daemon, anyio.create_task_group() as tasks:
+        with anyio.fail_after(HANG_S):
+            with anyio.CancelScope() as scope:
+                events = daemon.client.events(kinds=["attempt.started"], since=0)
+                tasks.start_soon(_cancel_at_first, events, scope)
+                await daemon.client.delegate("hi", backend="slow", request_id="r1")
+            [found] = (await daemon.client.call("delegation.list"))["delegations"]
+            assert found["state"] == "running"
+            assert (await daemon.client.cancel(request_id="r1")).state == "cancelled"
+
+
+async def _cancel_at_first(events: AsyncGenerator[Any, None], scope: anyio.CancelScope) -> None:
+    async with aclosing(events):
+        await anext(events)
+    scope.cancel()

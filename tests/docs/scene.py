@@ -27,10 +27,10 @@ exit 1"""
 LIMIT = 'LIMIT="You\'ve hit your usage limit. Try again in 1 hour."\n'
 CLAUDE = """\
 prompt=$(cat)
+@PAUSE@
 echo '{"type":"system","subtype":"init","session_id":"c1","tools":[],"model":"m"}'
 echo '{"type":"assistant","message":{"id":"m1","role":"assistant","content":\
 [{"type":"text","text":"A parser and its tests."}]},"session_id":"c1"}'
-@PAUSE@
 echo '{"type":"result","subtype":"success","is_error":false,"num_turns":1,\
 "result":"A parser and its tests.","session_id":"c1"}'"""
 UNTIL_TOLD = 'until [ -e "$HOME/.claude/go" ]; do sleep 0.05; done'
@@ -91,7 +91,11 @@ async def scene(tmp_path: Path, *, is_slow: bool = False) -> AsyncIterator[Daemo
 
 
 async def run_block(
-    daemon: Daemon, block: Block, *, on_line: Callable[[str], None] = lambda _: None
+    daemon: Daemon,
+    block: Block,
+    *,
+    stdin: str = "",
+    on_line: Callable[[str], None] = lambda _: None,
 ) -> "subprocess.CompletedProcess[str]":
     """
     As a person would: the file in a project, or the commands in a shell.
@@ -118,12 +122,17 @@ async def run_block(
 
     def run() -> "subprocess.CompletedProcess[str]":
         words = tempfile.TemporaryFile("w+")  # noqa: SIM115 # closed below
+        given = tempfile.TemporaryFile("w+")  # noqa: SIM115 # closed below
+        given.write(stdin)
+        given.seek(0)
         with (
             words,
+            given,
             subprocess.Popen(
                 [*runners[block.language], str(path)],
                 cwd=project,
                 env=environ,
+                stdin=given,
                 stdout=subprocess.PIPE,
                 stderr=words,
                 text=True,

@@ -30,24 +30,23 @@ async def test_a_small_client_says_why_it_was_refused(tmp_path: Path, name: str)
         assert "refusing to run in " in ran.stdout + ran.stderr
 
 
-async def test_the_voice_agent_speaks_after_its_deadline_and_then_the_answer(
+async def test_the_voice_agent_says_something_in_a_silence_and_then_the_answer(
     tmp_path: Path,
 ) -> None:
     async with scene(tmp_path, is_slow=True) as daemon:
 
         def heard(line: str) -> None:
-            if "is working on it" in line:
+            if "One moment." in line:
                 (daemon.home / ".claude" / "go").touch()
 
-        ran = await run_block(daemon, program_of("voice_agent.py"), on_line=heard)
-    first, *between, last = ran.stdout.splitlines()
-    assert first == "[voice] claude is working on it.", ran.stderr
-    assert last == "[voice] A parser and its tests."
-    assert all(line.startswith("[voice] claude: ") for line in between)
+        block = program_of("voice_agent.py")
+        ran = await run_block(daemon, block, stdin="What is here?\n", on_line=heard)
+    assert ran.stdout.splitlines()[0] == "One moment.", ran.stderr
+    assert ran.stdout.splitlines()[-1] == "A parser and its tests."
 
 
 async def test_the_voice_agent_without_a_daemon_says_so(tmp_path: Path) -> None:
     async with scene(tmp_path) as daemon:
         daemon.env["FALLBACKD_SOCKET"] = str(tmp_path / "nothing.sock")
-        ran = await run_block(daemon, program_of("voice_agent.py"))
-        assert ran.stdout.startswith("[voice] I cannot reach my helpers")
+        ran = await run_block(daemon, program_of("voice_agent.py"), stdin="What is here?\n")
+        assert "I cannot reach my helpers" in ran.stdout, ran.stderr
