@@ -12,7 +12,7 @@ from fallbackd.backends.passage import Passage
 from fallbackd.backends.spec import ApiMode
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence, HttpResponse
-from fallbackd.core.records import VerdictWord
+from fallbackd.core.records import Verdict, VerdictWord
 
 
 class AnswerHead(Struct, frozen=True, kw_only=True):
@@ -58,6 +58,12 @@ class Aborted(Exception):
     """The answer cannot be finished: the connection is to be closed without its end."""
 
 
+FINAL = frozenset({Reason.CONTENT_POLICY})
+"""Of the request, and another provider would be asked to do what this one refuses to."""
+PASSES = frozenset(one for one in Reason if one.row.window and one.row.ended_by == "time")
+"""Reasons that are over by themselves."""
+
+
 class NotAnswered(Struct, frozen=True, kw_only=True):
     """What a backend did instead of answering; its own words, where it said some."""
 
@@ -68,6 +74,18 @@ class NotAnswered(Struct, frozen=True, kw_only=True):
     """What it means, when that has been judged."""
     unsuited: str = ""
     """Why it is none for this request, which is no fault of its own; empty: it has failed."""
+    is_translated: bool = False
+    """The request was put into the words of another API, which may be what was refused."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether the caller may wait for the end of it, and then be answered."""
+        return self.reason in PASSES
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether another backend may well take what this one refused."""
+        return not (self.unsuited or self.passes or self.reason in FINAL)
 
 
 _STATUS: Mapping[Reason, int] = {
@@ -84,6 +102,19 @@ _STATUS: Mapping[Reason, int] = {
     Reason.RATE_LIMIT: 429,
     Reason.USAGE_LIMIT: 429,
 }
+
+
+def to_be_told(before: NotAnswered | None, now: NotAnswered) -> NotAnswered:
+    """
+    Choose which of two failures goes back where nothing answers: the last one, unless the earlier
+    one can be waited for, and what was refused since is a matter of a backend further down.
+    """
+    if before is None or (before.unsuited and not now.unsuited):
+        return now
+    if now.unsuited:
+        return before
+    is_of_fallback = (now.is_translated or before.passes) and now.reason not in FINAL
+    return before if is_of_fallback and not now.passes else now
 
 
 def status_of_error(failed: NotAnswered) -> int | None:
@@ -172,6 +203,15 @@ def unfinished(why: str) -> Refusal:
     text += " request asks for (background, store or hosted tools), so that it was not sent again:"
     text += " look for its result at the provider before you repeat it"
     return Refusal(502, text, "may_have_begun")
+
+
+def still_limited(awaited: Verdict, failed: NotAnswered, *, now: float) -> Refusal:
+    """In place of the refusal of a backend that was asked instead of one that is out for now."""
+    name, reason = awaited.backend, Reason(awaited.reason or "")
+    wait_s = max(1.0, (awaited.until_at or now) - now)
+    text = f"{name} is out of rotation: {reason.value}. The backend that was asked instead refused"
+    text += f" the request: {failed.reason.value}. Try again later: fallbackd-client health"
+    return Refusal(_STATUS.get(reason, 503), text, reason.value, retry_after=wait_s)
 
 
 def silent(limit_s: float) -> NotAnswered:

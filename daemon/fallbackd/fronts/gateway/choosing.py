@@ -14,7 +14,7 @@ from fallbackd.core.policy import Backend, Entry, Policy
 from fallbackd.core.records import Verdict, VerdictWord
 from fallbackd.core.routing.families import family_of, family_of_model
 from fallbackd.engine.environment import Settings
-from fallbackd.fronts.gateway.answers import Refusal
+from fallbackd.fronts.gateway.answers import PASSES, Refusal
 from fallbackd.fronts.gateway.translate.translation import can_translate
 
 ALIAS = "claude-fallbackd-"
@@ -228,6 +228,16 @@ def why_not_first(chosen: Resolution) -> str:
     if first is None or first.verdict in ("chosen", "paused"):
         return ""
     return first.reason if first.reason in _REASONS else ""
+
+
+def awaited(chosen: Resolution) -> Verdict | None:
+    """The first candidate before the chosen one that is out for a time that ends by itself."""
+    for one in chosen.candidates:
+        if one.verdict == "chosen":
+            return None
+        if one.until_at is not None and one.reason in _REASONS and Reason(one.reason) in PASSES:
+            return one
+    return None
 
 
 def is_alone(chosen: Resolution) -> bool:

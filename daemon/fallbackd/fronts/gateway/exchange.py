@@ -58,8 +58,6 @@ from fallbackd.ports.passing import PassOn
 
 FAILOVER = "x-fallbackd-failover"
 """`0`: the first backend's failure goes back."""
-_FINAL = frozenset({Reason.CONTENT_POLICY})
-"""Of the request, and another provider would be asked to do what this one refuses to."""
 
 
 class Exchange:
@@ -139,6 +137,7 @@ class Exchange:
         self._reason = choosing.why_not_first(chosen)
         turn, retry_at = chosen.turn, chosen.retry_at
         left, last = entries, None
+        awaited = choosing.awaited(chosen) if self._asked.generates else None
         while chosen.backend is not None:
             entry = choosing.entry_of(entries, chosen)
             reported = CallReport(
@@ -153,8 +152,8 @@ class Exchange:
             if failed is None:
                 return True
             left = tuple(one for one in left if one != entry)
-            if last is None or not failed.unsuited:
-                last = failed
+            before = last
+            last = answers.to_be_told(before, failed)
             answer = await self._reported(failed, chosen, reported)
             asks = reported.asks
             if answer is None:  # the others are asked, as if it were no part of the chain
@@ -167,8 +166,8 @@ class Exchange:
                     last = None
                 continue
             reason = Reason.UNKNOWN if answer.failure is None else answer.failure.reason
-            last = structs.replace(failed, reason=reason)
-            is_final = reason in _FINAL or self._may_have_begun
+            last = answers.to_be_told(before, structs.replace(failed, reason=reason))
+            is_final = reason in answers.FINAL or self._may_have_begun
             if answer.next is None or is_final or self._stays:
                 await give_back(self._engine, asks, answer)
                 retry_at = answer.retry_at
@@ -176,6 +175,8 @@ class Exchange:
             chosen, turn = answer.next, answer.turn
         if last is None:
             self._refuse_without_answer(chosen)
+        elif awaited is not None and last.is_refusal and not self._stays:
+            raise answers.still_limited(awaited, last, now=self._engine.clock.now())
         await self._give_up(last, retry_at)
         return False
 
@@ -339,6 +340,7 @@ class Exchange:
                 report.leaves = repairing.is_left
                 if call.translation is not None:
                     failed = in_callers_words(failed, call.translation)
+                    failed = structs.replace(failed, is_translated=True)
                 return answers.unless_aside(failed, self._asked)
             text = f"{chosen.backend} refused the form of the request; asked again with: "
             text += words_of(more.repaired[len(call.repaired) :])
