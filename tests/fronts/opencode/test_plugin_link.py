@@ -143,6 +143,7 @@ async def test_a_subagent_of_a_server_with_an_address_is_moved_where_its_plugin_
         await until(lambda: f.states() and f.states()[0].is_up)
         server = servers[URL]
         server.open("ses_child", parent="ses_1")
+        server.statuses["ses_1"] = {"type": "busy"}
         server.begins("ses_child", "msg_1f9b96055001aaaaaaaaaaaaaa", "a/m")
         server.retries("ses_child", "Too many requests")
         await until(lambda: server.prompts)

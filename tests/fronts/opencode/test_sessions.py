@@ -167,7 +167,39 @@ async def test_a_subagent_is_left_to_its_parent_but_its_model_is_marked(tmp_path
 async def subagent(w: Watching) -> None:
     w.server.open("ses_child", parent=SESSION)
     w.server.begins("ses_child", FIRST, "a/m")
+    w.server.statuses[SESSION] = {"type": "busy"}
     await w.rest()
+
+
+@pytest.mark.parametrize("step", ["/abort", "/revert", "/prompt_async"])
+async def test_a_user_who_stops_the_parent_ends_the_move_of_its_subagent(
+    tmp_path: Path, step: str
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.is_inside = True
+        await subagent(w)
+
+        def stop(path: str) -> None:
+            if path.endswith(step):
+                w.server.statuses.pop(SESSION, None)
+
+        w.server.on_call = stop
+        w.server.retries("ses_child", "Too many requests")
+        await w.rest()
+        assert "ses_child" not in w.server.statuses
+        if step != "/prompt_async":
+            assert w.server.prompts == []
+
+
+async def test_the_stop_of_a_parent_is_found_in_the_log_while_it_still_ends(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.is_inside, w.whose.stopped = True, 1
+        await subagent(w)
+        w.server.retries("ses_child", "Too many requests")
+        await w.rest()
+        assert w.server.prompts == []
 
 
 def task_of(w: Watching, child: str) -> None:

@@ -206,8 +206,10 @@ class Replay:
         """
         track = self._track
         is_retry = since is not None and since.is_retry
-        is_busy = await self._is_busy()
+        is_busy = await self._is_busy(self._at.session)
         if since is not None and is_retry and (track.idles > since.idles or not is_busy):
+            raise StoppedByUser
+        if await self._is_parent_stopped():
             raise StoppedByUser
         await self._tell_parent("moving")  # it is to wait for the next model
         self._idles, self._stops = track.idles, track.stops
@@ -222,11 +224,16 @@ class Replay:
             self._idles, self._own_idles = track.idles_at_error, IDLES_OF_ERROR
         return await self._at.messages()
 
-    async def _is_busy(self) -> bool:
+    async def _is_parent_stopped(self) -> bool:
+        """Whether the turn is over in which a subagent works: what is left of it is for nothing."""
+        parent = self._track.parent
+        return bool(parent) and not await self._is_busy(parent or "")
+
+    async def _is_busy(self, session: str) -> bool:
         called = await self._at.link.call("GET", "/session/status", directory=self._at.directory)
         if not called.is_good or not isinstance(called.body, dict):
             return True  # a server that has no such call: an abort too many changes nothing
-        return self._at.session in called.body
+        return session in called.body
 
     def _is_stopped(self, idles: int) -> bool:
         """
@@ -239,14 +246,15 @@ class Replay:
         return idles - self._idles > self._own_idles + stops
 
     async def _is_stopped_in_log(self, since: HeardSince | None) -> bool:
-        """Whether more aborts were asked for than ours, where the server says so."""
-        if since is None or self._aborted_at is None or self._track.parent:
+        """Whether more aborts were asked for than ours. A subagent is stopped with its parent."""
+        if since is None or self._aborted_at is None:
             return False
-        session = self._at.session
+        parent = self._track.parent
+        session, ours = (parent, 0) if parent else (self._at.session, 1)
         if await self._around.stops(session, since_at=since.at) is None:
             return False
         await anyio.sleep_until(self._aborted_at + STOPS_LAG_S)
-        return (await self._around.stops(session, since_at=since.at) or 0) > 1
+        return (await self._around.stops(session, since_at=since.at) or 0) > ours
 
     async def _is_stopped_on_its_way(self) -> bool:
         """
@@ -259,7 +267,8 @@ class Replay:
                 await track.changed.wait()
         if name not in track.begun_at_idle and track.has_error:
             return False  # the next model has failed before it was asked
-        return self._is_stopped(track.begun_at_idle.get(name, track.idles))
+        is_stopped = self._is_stopped(track.begun_at_idle.get(name, track.idles))
+        return is_stopped or await self._is_parent_stopped()
 
     async def _revert(self, known: frozenset[str]) -> None:
         body = {"messageID": self._rescue.message}
@@ -285,7 +294,7 @@ class Replay:
         Raises:
             StoppedByUser, Failed: The session is the user's again.
         """
-        is_stopped = await self._is_stopped_in_log(since)
+        is_stopped = await self._is_stopped_in_log(since) or await self._is_parent_stopped()
         _check_known(await self._at.messages(), known)
         if is_stopped or self._is_stopped(self._track.idles):
             if self._rescue.reverts:  # the message stands where the user left it
