@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import anyio
+import pytest
 from tests.support.clock import ManualClock
 from tests.support.running_engine import (
     Agent,
@@ -20,7 +21,7 @@ from tests.support.scripts import says, script
 
 from fallbackd.core.failures import Reason
 from fallbackd.engine.api import Engine
-from fallbackd.engine.requests import NewWork
+from fallbackd.engine.requests import Draining, NewWork
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
 HANGS = "exec sleep 1000\n"
@@ -260,3 +261,52 @@ async def test_the_callers_deadline_ends_a_wait(tmp_path: Path) -> None:
         done = await ended(engine, begun)
         assert done.state in ("failed", "refused")
         assert len(done.attempts) == 1
+
+
+# --- a machine that runs short -------------------------------------------------------------------
+
+
+async def test_a_shortage_that_an_agent_reports_leaves_it_in_rotation(
+    tmp_path: Path,
+) -> None:
+    short = "cat >/dev/null; echo 'Error: Too many open files (os error 24)' >&2; exit 1"
+    config = settings(generic(tmp_path, "a", short), generic(tmp_path, "b"))
+    async with engine_in(tmp_path, config) as engine:
+        done = await work(engine, backend="a")
+        assert done.served_by == "b"
+        assert state_of(engine, "a") == "healthy"
+
+
+async def test_attempts_begin_one_after_another_where_few_descriptors_are_left(
+    tmp_path: Path,
+) -> None:
+    body = """
+        cat >/dev/null
+        mkdir "$PLACE/runs-now" || echo overlap >>"$PLACE/overlaps"
+        sleep 0.1
+        rmdir "$PLACE/runs-now"
+        echo done
+    """
+    config = settings(generic(tmp_path, "a", body))
+    async with engine_in(tmp_path, config, has_room=lambda beginning: False) as engine:
+        begun = []
+        for name in "xyz":
+            (tmp_path / name).mkdir()
+            work_there = NewWork(prompt="x", backend="a", cwd=str(tmp_path / name))
+            begun.append(await engine.delegate(work_there))
+        states = [(await ended(engine, one)).state for one in begun]
+        assert states == ["succeeded"] * 3
+        assert not (tmp_path / "overlaps").exists()
+
+
+async def test_work_is_refused_for_want_of_descriptors_before_it_is_accepted(
+    tmp_path: Path,
+) -> None:
+    def shortage(beginning: int) -> str | None:
+        return None if beginning < 1 else "20 of 24 file descriptors are in use"
+
+    config = settings(generic(tmp_path, "a", HANGS))
+    async with engine_in(tmp_path, config, shortage=shortage) as engine:
+        engine.admitting = 1  # another caller's work, accepted a moment ago
+        with pytest.raises(Draining, match="file descriptors are in use"):
+            await engine.delegate(NewWork(prompt="x", backend="a"))

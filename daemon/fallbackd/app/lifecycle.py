@@ -246,6 +246,7 @@ class Daemon:
                 notify.configure(configuration.loaded.notify)
                 tasks.start_soon(notify.run)
                 await tasks.start(sharing.run)  # a first `status` says already that it connects
+                await tasks.start(self._hear_signals)  # before callers take descriptors
                 server = self._server = RpcServer(engine, self, HANDLERS)
                 tasks.start_soon(server.serve, self._endpoint.listener)
                 tasks.start_soon(imports.run)
@@ -262,7 +263,6 @@ class Daemon:
                 tasks.start_soon(chores.keep_socket, self._endpoint, server)
                 tasks.start_soon(chores.keep_private, self._guard, engine, server)
                 tasks.start_soon(watchdog.run)
-                await tasks.start(self._hear_signals)
                 export.soon()
                 self._notifier.ready(self._status())
                 log.info(

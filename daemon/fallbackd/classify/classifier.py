@@ -27,6 +27,7 @@ from fallbackd.classify.model import Model
 from fallbackd.classify.other_programs import is_side_call
 from fallbackd.classify.reset_time import seconds_until_midnight, seconds_until_reset
 from fallbackd.classify.rules import Rule
+from fallbackd.classify.shortage import shortage_hit
 from fallbackd.classify.stack_frames import has_frames
 from fallbackd.classify.version_trouble import RULE as VERSION
 from fallbackd.classify.version_trouble import version_trouble
@@ -70,7 +71,7 @@ def classify(
         hit = weighed(hit, evidence, rules, kind, model)
     if hit is not None and is_limit_exit(evidence) and not hit.rule.reason.row.is_limit:
         hit = None
-    hit = hit or exit_alone(evidence, rules)
+    hit = shortage_hit(hit, evidence) or hit or exit_alone(evidence, rules)
     if hit is None:
         return None
     return _failure(hit, evidence, said, now=now, timezone=timezone, max_wait_s=max_wait_s)
@@ -274,6 +275,7 @@ def _failure(
         rotate=rule.rotate,
         hop=rule.hop,
         retry=rule.retry,
+        marks=rule.marks,
     )
 
 

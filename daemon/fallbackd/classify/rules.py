@@ -53,6 +53,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     rotate: bool | None = None
     hop: bool | None = None
     retry: bool | None = None
+    marks: bool = True
+    """False: no backend is to blame, so none is taken out of rotation."""
     until_midnight_in: str = ""
     """Zone (IANA) in which the limit ends with the day, whatever shorter time is advised."""
     yields: bool = False

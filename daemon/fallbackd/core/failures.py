@@ -101,6 +101,7 @@ def make_failure(
     rotate: bool | None = None,
     hop: bool | None = None,
     retry: bool | None = None,
+    marks: bool = True,
 ) -> Failure:
     """
     Fill the flags of a reason by its row.
@@ -111,6 +112,7 @@ def make_failure(
         max_wait_s: Bound on what is believed of `reset_s`; null: believed as it is.
         rotate: Overrides the table (an aggregator's upstream limit leaves the key healthy).
         retry: Overrides the table (the same again would find the same).
+        marks: False: no backend is to blame.
         hop: Overrides the table (a request above one account's limit per minute fits elsewhere).
     """
     flags = reason.row.flags
@@ -132,7 +134,7 @@ def make_failure(
         hop=flags.hop if hop is None else hop,
         shrink_input=flags.shrink_input,
         needs_human=flags.needs_human or (reason is Reason.AUTH and detail == "revoked"),
-        marks_health=reason.row.window is not None,
+        marks_health=marks and reason.row.window is not None,
         stated_reset_at=None if reset_s is None else now + reset_s,
         stated_reset_s=stated_s,
         wait_until_at=None if wait_s is None else now + wait_s,

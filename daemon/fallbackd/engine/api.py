@@ -88,6 +88,7 @@ class Engine(Performer):
                 self.store, self.settings.policy, work.differs_from
             ),
         )
+        self.require_room()  # others were accepted meanwhile
         try:
             self.runs.create(event.delegation, work.prompt, retrying.kept(work))
         except OSError as error:
@@ -99,6 +100,7 @@ class Engine(Performer):
         held = Held(work.prompt, work.env)
         self._held[event.delegation] = held
         accepted: Delegation | None = None
+        self.admitting += 1
         try:
             # However long it took until here: a disk may have hung.
             self._require_wanted(work, is_wanted)
@@ -107,6 +109,7 @@ class Engine(Performer):
             if not accepted.is_ended:
                 self.workspaces.hold(accepted)
         finally:
+            self.admitting -= 1
             if accepted is None or accepted.delegation != event.delegation:
                 self._held.pop(event.delegation, None)
                 self.runs.remove(event.delegation)
@@ -152,7 +155,7 @@ class Engine(Performer):
     def require_room(self) -> None:
         for kind, why in self._obstacles.items():
             raise Draining(f"no new work: {why}", kind=kind)
-        if (few := self.world.shortage()) is not None:
+        if (few := self.world.shortage(self.beginnings())) is not None:
             raise Draining(
                 f"no new work: {few}; wait for running work to end, or close connections",
                 kind="shortage",

@@ -14,16 +14,17 @@ from msgspec import structs
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.effects import StartAttempt
 from fallbackd.core.events import AttemptEnded, AttemptStarted
-from fallbackd.core.failures import Reason, make_failure
+from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.engine.carrying import from_record, place_of
 from fallbackd.engine.confinement import explained, footprint_of
-from fallbackd.engine.judging import rebooted, unexplained
+from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
 from fallbackd.engine.live import LiveAttempt, LiveHost, Prepared
 from fallbackd.engine.reading import Reader
 from fallbackd.engine.starting import CannotBegin, Underway, begin, cannot_start
 from fallbackd.engine.tracks import with_tracks
+from fallbackd.lib.descriptors import is_shortage
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.transport import Running, Unsent
 
@@ -40,26 +41,33 @@ async def run_attempt(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> 
     try:
         ended = await _run(host, live, prepared)
     except Exception as error:  # a bug in a backend or transport is that backend's failure
-        log.exception("attempt.broke", attempt=order.attempt, backend=order.backend)
+        if is_shortage(error):
+            log.warning("attempt.short", attempt=order.attempt, error=str(error))
+        else:
+            log.exception("attempt.broke", attempt=order.attempt, backend=order.backend)
         gone = await _is_proven_gone(host, live)
-        ended = AttemptEnded(
-            attempt=order.attempt,
-            failure=make_failure(
-                Reason.CRASH,
-                now=host.clock.now(),
-                detail="internal",
-                confidence="structured",
-                signature="fallbackd/internal",
-                evidence=host.world.redact(f"{type(error).__name__}: {error}"),
-            ),
-            gone=gone,
-        )
+        failure = _broken(host, error)
+        ended = AttemptEnded(attempt=order.attempt, failure=failure, gone=gone)
     if ended.failure is not None:
         has_route = not live.was_offline and host.world.has_route()
         ended = structs.replace(ended, has_route=has_route)
     hit("attempt.ended.before")
     await host.handle(structs.replace(ended, luck=host.world.luck()))
     hit("attempt.ended.after")
+
+
+def _broken(host: LiveHost, error: Exception) -> Failure:
+    now, text = host.clock.now(), host.world.redact(f"{type(error).__name__}: {error}")
+    if is_shortage(error):
+        return no_ones_fault("shortage", "this machine has run short", text, now=now)
+    return make_failure(
+        Reason.CRASH,
+        now=now,
+        detail="internal",
+        confidence="structured",
+        signature="fallbackd/internal",
+        evidence=text,
+    )
 
 
 async def _is_proven_gone(host: LiveHost, live: LiveAttempt) -> bool:
@@ -191,7 +199,20 @@ async def _begun(
         host.recall(prepared.delegation.delegation, running.pid)
         given = from_record(host.runs.given(live.order.attempt))
         return Underway(running=running, given=given)
-    return await begin(host, live, prepared, kind, options)
+    await _find_room(host, live)
+    host.beginning += 1
+    try:
+        return await begin(host, live, prepared, kind, options)
+    finally:
+        host.beginning -= 1
+
+
+async def _find_room(host: LiveHost, live: LiveAttempt) -> None:
+    """Start one after another where few descriptors are left."""
+    while not live.is_stopped and (host.beginning or host.is_following()):
+        if host.world.has_room(host.beginning):
+            return
+        await anyio.sleep(ROOM_LOOK_S)
 
 
 async def _read(live: LiveAttempt, reader: Reader, running: Running) -> None:
@@ -223,7 +244,7 @@ async def _attach(host: LiveHost, live: LiveAttempt, directory: str) -> Running 
     looks_after_stop = 0
     while True:
         async with host.attaching:
-            if host.world.has_room() or not host.is_following():
+            if host.world.has_room(host.beginning) or not host.is_following():
                 try:
                     return await host.world.attach(attempt=attempt, directory=directory)
                 except OSError as error:

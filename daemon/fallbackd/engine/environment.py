@@ -134,9 +134,9 @@ class World(Struct, frozen=True, kw_only=True):
     """Let people follow a log: the delegation, and how many windows there may be."""
     private: tuple[str, ...] = ()
     """Files and directories of the daemon that no confined program may read."""
-    shortage: Callable[[], str | None] = lambda: None
+    shortage: Callable[[int], str | None] = lambda beginning: None
     """What this process has too little of to begin more work; None: nothing."""
-    has_room: Callable[[], bool] = lambda: True
+    has_room: Callable[[int], bool] = lambda beginning: True
     """Whether there are file descriptors to follow one more attempt."""
     secret_values: SecretValues = field(default_factory=SecretValues)
     """What must not be shown: the secrets of the configuration and of the daemon's environment."""

@@ -129,6 +129,8 @@ class LiveHost(Protocol):
     runs: Runs
     repairs: KnownRepairs
     attaching: anyio.Lock
+    beginning: int
+    """Attempts that are being started, and have not taken all of their descriptors yet."""
     """Held while an attempt of an earlier daemon is found again."""
     texts: Texts
 

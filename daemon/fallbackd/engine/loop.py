@@ -52,12 +52,15 @@ from fallbackd.engine.runs import Runs
 from fallbackd.engine.timers import Wakes
 from fallbackd.engine.waking import Waking
 from fallbackd.engine.workspaces import Workspaces, why_not_there
+from fallbackd.lib.descriptors import is_shortage
 from fallbackd.lib.directories import identities
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Outlives, Store, StoreUnwritable
 
 log = structlog.get_logger("engine")
+
+READY_PAUSE_S = 1.0
 
 
 class Performer:
@@ -72,6 +75,7 @@ class Performer:
         self.workspaces = Workspaces()
         self.attendance = Attendance(self._orphan_s, self._abandon)
         self.attaching = anyio.Lock()
+        self.beginning = self.admitting = 0
         self.started_at = clock.now()
         self.last_tick_at: float | None = None
         self.on_export: Callable[[], None] = lambda: None
@@ -116,7 +120,7 @@ class Performer:
                 await self.readiness.look(self.settings.policy.backends)
                 ready()
                 await tidy(self.runs, self.store, before, lambda: self.store.peek().active)
-                await anyio.to_thread.run_sync(judging.get_ready)
+                await _get_ready()
                 await anyio.sleep_forever()
         finally:
             self.tasks = None
@@ -333,6 +337,10 @@ class Performer:
     def live(self, attempt: AttemptId) -> LiveAttempt | None:
         return self._live.get(attempt)
 
+    def beginnings(self) -> int:
+        """Attempts that will need descriptors and have none yet."""
+        return self.admitting + sum(one.running is None for one in self._live.values())
+
     def is_following(self) -> bool:
         return any(live.running is not None for live in self._live.values())
 
@@ -399,3 +407,19 @@ class Performer:
         if held is not None:
             held.settled.set()
         self._audience.tell(progress)
+
+
+async def _get_ready() -> None:
+    """Later where the system has nothing left to give: what classifies is then loaded on demand."""
+    is_said = False
+    while True:
+        try:
+            await anyio.to_thread.run_sync(judging.get_ready)
+            return
+        except Exception as error:
+            if not is_shortage(error):
+                raise
+            if not is_said:
+                log.warning("classifier.postponed", error=str(error))
+            is_said = True
+            await anyio.sleep(READY_PAUSE_S)

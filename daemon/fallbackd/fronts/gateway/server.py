@@ -17,6 +17,7 @@ import structlog
 from fallbackd.fronts.gateway.answers import Aborted
 from fallbackd.fronts.gateway.incoming import HeadIn
 from fallbackd.fronts.gateway.line import CallerLine, RequestLine
+from fallbackd.lib.descriptors import is_scarce
 
 log = structlog.get_logger("gateway")
 
@@ -24,6 +25,7 @@ HEAD_LIMIT_S = 10.0
 """For a head from its first byte on, and for the first byte on a connection."""
 IDLE_S = 75.0
 """For the first byte of the next request on a connection that is kept."""
+NO_DESCRIPTOR_PAUSE_S = 0.1
 MAX_CONNECTIONS = 256
 
 AnswerWith = Callable[[HeadIn, RequestLine], Awaitable[None]]
@@ -48,6 +50,12 @@ class GatewayServer:
         try:
             async with anyio.create_task_group() as tasks:
                 while True:
+                    if self._open and is_scarce():
+                        await anyio.wait_readable(listener)
+                        if is_scarce():
+                            self._made_room()
+                            await anyio.sleep(NO_DESCRIPTOR_PAUSE_S)
+                            continue
                     try:
                         accepted, _ = listener.accept()
                     except BlockingIOError:
@@ -55,7 +63,7 @@ class GatewayServer:
                         continue
                     except OSError as error:
                         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                            await anyio.sleep(0.1)
+                            await anyio.sleep(NO_DESCRIPTOR_PAUSE_S)
                         continue
                     self._take(accepted, tasks)
                     await anyio.lowlevel.checkpoint()  # those that were closed for it go first

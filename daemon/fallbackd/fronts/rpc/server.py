@@ -24,6 +24,7 @@ from fallbackd.fronts.rpc.dispatch import Dispatcher, refusal
 from fallbackd.fronts.rpc.shares import ConnectionLimits, Shares
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
 from fallbackd.lib import peercred
+from fallbackd.lib.descriptors import is_scarce
 from fallbackd_client.wire import codes
 
 if TYPE_CHECKING:
@@ -110,26 +111,34 @@ class RpcServer:
         for taken in itertools.count(1):
             if taken % TURN == 0:  # many callers at once must not keep those waiting who are in
                 await anyio.lowlevel.checkpoint()
+            if self._numbers and is_scarce():
+                if not await _is_asked(listener):
+                    return
+                if is_scarce():
+                    await self._rest("the last file descriptors are kept for running work")
+                    continue
             try:
                 peer, _ = listener.accept()
             except BlockingIOError:
                 self._postpone(None)
-                try:
-                    await anyio.wait_readable(listener)
-                except (anyio.ClosedResourceError, ValueError, OSError):
+                if not await _is_asked(listener):
                     return
                 continue
             except OSError as error:
                 if error.errno in _OUT_OF_SOMETHING:
-                    self._postpone(os.strerror(error.errno))
-                    self._make_place()
-                    await anyio.sleep(NO_DESCRIPTOR_PAUSE_S)
+                    await self._rest(os.strerror(error.errno))
                     continue
                 if error.errno in (errno.EBADF, errno.EINVAL):
                     return
                 continue  # the peer was gone before it was accepted
             self._postpone(None)
             await self._admit(peer, tasks)
+
+    async def _rest(self, why: str) -> None:
+        """Let callers wait in the backlog, and give up a connection that is idle."""
+        self._postpone(why)
+        self._make_place()
+        await anyio.sleep(NO_DESCRIPTOR_PAUSE_S)
 
     def _make_place(self) -> bool:
         closed = self._shares.make_place()
@@ -207,3 +216,12 @@ class RpcServer:
             if connection is not None:
                 self._open.discard(connection)
             self._numbers.discard(number)
+
+
+async def _is_asked(listener: socket.socket) -> bool:
+    """Wait for the next caller. False: the listener was closed."""
+    try:
+        await anyio.wait_readable(listener)
+    except (anyio.ClosedResourceError, ValueError, OSError):
+        return False
+    return True
