@@ -203,6 +203,19 @@ def test_a_rescue_that_fails_gives_its_trial_back() -> None:
     assert p.health(B).trial is None
 
 
+def test_a_rescue_that_fails_at_each_of_the_servers_tries_is_announced_once() -> None:
+    p = play()
+    for number in range(3):
+        ruled = failed(p, "m1", A, rescue=f"r{number}", retries_since_at=p.wall)
+        assert ruled.rescue is not None
+        assert advanced(p, ruled.rescue, "failed")
+    assert notices(p) == ["failed"]
+    ruled = failed(p, "m2", A)
+    assert ruled.rescue is not None
+    assert advanced(p, ruled.rescue, "failed")
+    assert notices(p) == ["failed", "failed"]
+
+
 def test_a_model_that_the_user_chooses_is_the_original_from_then_on() -> None:
     p = play()
     rescued(p, "m1", A)

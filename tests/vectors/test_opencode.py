@@ -250,9 +250,9 @@ class Driver:
             assert seen == headings
 
     async def see_toasts(self, expected: int) -> None:
-        told = [n for n in await self.w.engine.store.journal(after_seq=0) if notice_of(n)]
+        told = [n for n in await self.w.engine.store.journal(after_seq=0) if notice_of(n, now=0.0)]
         for one in told:
-            notice = notice_of(one)
+            notice = notice_of(one, now=0.0)
             assert notice is not None
             await show(self.w.server, "", notice)
         assert len(self.w.server.toasts) == expected

@@ -18,6 +18,7 @@ from tests.support.watching import NoFiles
 from fallbackd.api.opencode_servers import BadServer, NotWatched
 from fallbackd.engine.api import Engine
 from fallbackd.fronts.opencode.front import FORGET_S, MAX_SERVERS, OpencodeFront
+from fallbackd.fronts.opencode.telling import SAME_S
 from fallbackd.stores.memory import MemoryStore
 
 URL = "http://127.0.0.1:4096"
@@ -303,7 +304,7 @@ async def test_a_model_that_is_back_is_told_once_and_not_in_every_session(tmp_pa
         for name in names:
             server.answers_with(name)
         await until(lambda: told.count("recovered") == 5)
-        await until(lambda: len(server.toasts) == 6)
+        await until(lambda: len(server.toasts) == 2)
         assert server.toasts.count("m [a] is available again") == 1
 
 
@@ -319,3 +320,24 @@ async def test_a_rescue_whose_server_stays_away_is_left_to_the_user(tmp_path: Pa
         clock.advance(60)
         await f.expire()
         assert (await engine.session("ses_1")).rescue is None
+
+
+async def test_sessions_that_fail_at_once_are_announced_by_one_toast(tmp_path: Path) -> None:
+    server, clock = OpencodeDouble(URL), ManualClock()
+    async with front(tmp_path, servers={URL: server}, clock=clock) as (f, _, _):
+        await f.announce(URL, password=None)
+        await until(lambda: f.states() and f.states()[0].is_up)
+
+        async def rescued(name: str, number: int) -> None:
+            done = len(server.prompts) + 1
+            server.begins(name, f"msg_1f9b9605{number:04d}aaaaaaaaaaaaaaaa", "a/m")
+            server.retries(name, "Too many requests")
+            await until(lambda: len(server.prompts) == done)
+
+        for number in range(10):
+            await rescued(f"ses_{number}", number)
+        await until(lambda: server.toasts)
+        clock.advance(SAME_S)
+        await rescued("ses_10", 10)
+        await until(lambda: len(server.toasts) > 1)
+        assert server.toasts == ["switched from m [a] to m [b] (rate_limit)"] * 2

@@ -128,7 +128,7 @@ def _failed(case: Case, session: Session, rescue: Rescue, why: str) -> None:
         told(
             case,
             _unlocked(case, session),
-            f"failed:{rescue.id}",
+            f"failed:{rescue.message}:{rescue.step}",  # the server's next try begins another one
             "failed",
             route=(rescue.left, rescue.to),
             reason=rescue.reason,

@@ -13,7 +13,7 @@ from fallbackd.core.opencode.turns import Redirect
 from fallbackd.engine.api import Engine
 from fallbackd.engine.opencode import Watched, Where
 from fallbackd.fronts.opencode.plugin_link import LinkWithPlugins, PluginLink, TellPlugin
-from fallbackd.fronts.opencode.telling import Notice, Recoveries, notice_of, show
+from fallbackd.fronts.opencode.telling import Notice, Toasts, notice_of, show, write_down
 from fallbackd.fronts.opencode.watch import ServerWatch
 from fallbackd.ports.opencode import Link, OpenLink, ProjectFiles, Whose
 
@@ -40,7 +40,7 @@ class OpencodeFront:
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._passwords: dict[str, str | None] = {}
         self._configured: frozenset[str] = frozenset()
-        self._recoveries = Recoveries()
+        self._toasts = Toasts()
         self._attached: dict[int, PluginLink] = {}
         """By the connection on which a plugin serves it, or helps where it has an address."""
         self._tasks: TaskGroup | None = None
@@ -55,7 +55,9 @@ class OpencodeFront:
             servers: Configured addresses, each with its password.
         """
         stop_hearing = self._engine.subscribe(
-            lambda told: self._tell(notice) if (notice := notice_of(told)) else None
+            lambda told: (
+                self._tell(notice) if (notice := notice_of(told, now=self.watched.now)) else None
+            )
         )
         try:
             async with anyio.create_task_group() as tasks:
@@ -267,7 +269,7 @@ class OpencodeFront:
     def _drop(self, url: str) -> None:
         self._watches.pop(url, None)
         self._passwords.pop(url, None)
-        self._recoveries.forget(url)
+        self._toasts.forget(url)
         scope = self._scopes.pop(url, None)
         if scope is not None:
             scope.cancel()
@@ -325,11 +327,13 @@ class OpencodeFront:
             watch = None if session is None else self._watches.get(session.server)
             if session is None or watch is None or not watch.is_up:
                 return
-            if not self._recoveries.is_news(watch.url, notice):
-                return
             sessions = watch.sessions
-            directory = "" if sessions is None else sessions.track(session.session).directory
-            await show(watch.link, directory or session.project, notice)
+            found = "" if sessions is None else sessions.track(session.session).directory
+            directory = found or session.project
+            if self._toasts.is_news(watch.url, directory, notice):
+                await show(watch.link, directory, notice)
+            if notice.kind != "recovered":
+                await write_down(watch.link, directory, notice)
         except Exception:  # a notice that fails must not stop a rescue
             log.exception("notice.broke", session=notice.session)
 

@@ -15,12 +15,15 @@ _SHOWN = {
     "failed": ("Model fallback failed", "error", 15_000),
 }
 """Title, kind and milliseconds by notice."""
+SAME_S = 60.0
+"""How long a toast speaks for other sessions that have the same notice."""
 _LEVELS = {"warning": "warn", "info": "info", "error": "error"}
 
 
 class Notice:
-    def __init__(self, told: Journaled) -> None:
+    def __init__(self, told: Journaled, *, now: float) -> None:
         fields = told.note.fields
+        self.at = now
         self.session = told.note.session or ""
         self.kind = str(fields.get("notice"))
         self.left = str(fields.get("from") or "")
@@ -29,30 +32,42 @@ class Notice:
         self.text = str(fields.get("text") or "")
 
 
-def notice_of(told: Journaled | Progress) -> Notice | None:
+def notice_of(told: Journaled | Progress, *, now: float) -> Notice | None:
     if isinstance(told, Progress) or told.note.kind != "session.notice":
         return None
-    return Notice(told)
+    return Notice(told, now=now)
 
 
-class Recoveries:
-    """A model recovers for all sessions of a server at once, and each of them has a notice."""
+class Toasts:
+    """
+    Tells which notices are shown: many sessions of a server have the same one at once, and one
+    toast says it for all of them.
+    """
 
     def __init__(self) -> None:
-        self._shown: set[tuple[str, str]] = set()
+        self._recovered: set[tuple[str, str]] = set()
+        self._shown: dict[tuple[str, ...], tuple[str, float]] = {}
+        """Session and instant of the last toast, by server, directory and what it says."""
 
-    def is_news(self, server: str, notice: Notice) -> bool:
-        """Once per server and model, until the model is left again."""
+    def is_news(self, server: str, directory: str, notice: Notice) -> bool:
+        """A recovery is shown once per server and model, until the model is left again."""
         if notice.kind == "fallback":
-            self._shown = {one for one in self._shown if one[1] != notice.left}
-        if notice.kind != "recovered":
-            return True
-        is_news = (server, notice.to) not in self._shown
-        self._shown.add((server, notice.to))
-        return is_news
+            self._recovered = {one for one in self._recovered if one[1] != notice.left}
+        if notice.kind == "recovered":
+            is_news = (server, notice.to) not in self._recovered
+            self._recovered.add((server, notice.to))
+            return is_news
+        self._shown = {
+            key: one for key, one in self._shown.items() if abs(notice.at - one[1]) < SAME_S
+        }
+        words = notice.text if notice.kind == "failed" else ""  # others state how long it takes
+        key = (server, directory, notice.kind, notice.left, notice.to, words)
+        session, _ = self._shown.setdefault(key, (notice.session, notice.at))
+        return session == notice.session
 
     def forget(self, server: str) -> None:
-        self._shown = {one for one in self._shown if one[0] != server}
+        self._recovered = {one for one in self._recovered if one[0] != server}
+        self._shown = {key: one for key, one in self._shown.items() if key[0] != server}
 
 
 async def show(link: Link, directory: str, notice: Notice) -> None:
@@ -66,6 +81,10 @@ async def show(link: Link, directory: str, notice: Notice) -> None:
     called = await link.call("POST", "/tui/show-toast", body=body, directory=directory)
     if not called.is_good:
         log.info("notice.unshown", server=link.url, problem=called.problem)
+
+
+async def write_down(link: Link, directory: str, notice: Notice) -> None:
+    """Put it into the log of the server, for each session."""
     line = {
         "service": "fallbackd",
         "level": _LEVELS[notice.variant],
