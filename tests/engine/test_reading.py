@@ -1,5 +1,6 @@
 """Answers, logs and events, as callers read them."""
 
+import gc
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.support.scripts import script
 
 from fallbackd.core.records import Delegation
 from fallbackd.engine.api import Engine
+from fallbackd.engine.reading import Reader
 from fallbackd.engine.requests import LogPart, NewWork, Unknown
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
@@ -308,3 +310,16 @@ async def test_a_long_output_is_judged_off_the_event_loop(tmp_path: Path) -> Non
     async with engine_in(tmp_path, config, secret_values=known) as engine:
         assert (await work(engine, backend="a")).state != "succeeded"
         assert known.asked_on["last"] is not threading.main_thread()
+
+
+async def test_an_attempt_that_has_ended_holds_nothing_of_its_answer(tmp_path: Path) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        config = settings(agent("a", script(tmp_path, "a", ANSWERS)))
+        async with engine_in(tmp_path, config) as engine:
+            await work(engine, backend="a")
+            await anyio.wait_all_tasks_blocked()
+            assert [one for one in gc.get_objects() if isinstance(one, Reader)] == []
+    finally:
+        gc.enable()

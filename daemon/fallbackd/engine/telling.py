@@ -63,6 +63,8 @@ class Teller:
     def close(self) -> None:
         """Nothing follows."""
         self._text.is_open = False
+        # It leads to the reader of the attempt, and each would keep the other, with the answer.
+        del self._about
 
     def _shown(self, text: str) -> str:
         return strip_controls(self._conceal(text))

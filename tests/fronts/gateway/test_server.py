@@ -1,6 +1,7 @@
 """HTTP towards callers who are slow, silent, too long, or gone."""
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,11 +13,11 @@ import anyio.lowlevel
 import pytest
 from tests.support.daemon import HANG_S
 
+from fallbackd.fronts.gateway import incoming, server
 from fallbackd.fronts.gateway import line as caller_line
-from fallbackd.fronts.gateway import server
 from fallbackd.fronts.gateway.answers import AnswerHead
-from fallbackd.fronts.gateway.incoming import HeadIn
-from fallbackd.fronts.gateway.line import RequestLine
+from fallbackd.fronts.gateway.incoming import SHORT_BYTES, BodyRoom, HeadIn
+from fallbackd.fronts.gateway.line import CallerLine, RequestLine
 from fallbackd.fronts.gateway.server import GatewayServer
 
 POST = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
@@ -34,6 +35,9 @@ class Asked:
         self.left = anyio.Event()
         self.keeps_silent = False
         self.floods = False
+
+    def knows(self, request: HeadIn) -> bool:
+        return b"/denied" not in request.path.encode()
 
     async def answer(self, request: HeadIn, line: RequestLine) -> None:
         self.line = line
@@ -62,7 +66,8 @@ async def serving(asked: Asked, path: Path | None = None) -> AsyncIterator[int]:
     listener.listen()
     with anyio.fail_after(HANG_S):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(GatewayServer(asked.answer, allows=lambda _: True).serve, listener)
+            gateway = GatewayServer(asked.answer, allows=lambda _: True, knows=asked.knows)
+            tasks.start_soon(gateway.serve, listener)
             yield listener.getsockname()[1] if path is None else 0
             tasks.cancel_scope.cancel()
 
@@ -120,44 +125,64 @@ async def test_connections_without_a_request_make_room_for_further_ones(
             assert await everything(peer) == b""
 
 
-async def test_connections_that_have_sent_nothing_make_room_too_the_oldest_first(
-    monkeypatch: pytest.MonkeyPatch,
+FULL = b"too many open connections"
+
+
+@pytest.mark.parametrize("sent", [b"", b"P", POST.replace(b"/v1/messages", b"/denied")])
+async def test_connections_of_strangers_make_room_the_oldest_first(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(server, "MAX_STRANGERS", 3)
     monkeypatch.setattr(server, "HEAD_LIMIT_S", HANG_S * 9)
     asked = Asked()
     async with serving(asked) as port, AsyncExitStack() as open_ones:
-        peers = [
-            await open_ones.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
-            for _ in range(3)
-        ]
-        await peers[0].send(POST)  # idle anew behind its answer, so the last to be closed
-        await said_by(peers[0])
-        for closed in (peers[1], peers[2], peers[0]):
-            peer = await open_ones.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
-            assert await everything(closed) == b""
-            await peer.send(POST)
-            await said_by(peer)
+
+        async def connected() -> anyio.abc.SocketStream:
+            return await open_ones.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
+
+        known = await connected()
+        await known.send(POST)
+        await said_by(known)
+        strangers = []
+        for _ in range(3):
+            peer = await connected()
+            if sent:
+                await peer.send(sent)
+            strangers.append(peer)
+        await anyio.wait_all_tasks_blocked()
+        for one in strangers:
+            peer = await connected()
+            assert (await everything(one)).endswith((FULL + b"; try again later.", b"0\r\n\r\n"))
+            if sent:
+                await peer.send(sent)
+        await known.send(POST)
+        await said_by(known)
 
 
-async def test_a_request_that_has_come_and_is_not_read_yet_keeps_its_connection(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_strangers_at_a_port_take_no_place_at_the_socket(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 1)
-    asked = Asked()
-    with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        for peer in (first, second):  # both are there before anything is read
-            peer.connect(listener.getsockname())
-            peer.sendall(POST.replace(b"host: x", b"host: x\r\nconnection: close"))
-            peer.setblocking(False)
+    monkeypatch.setattr(server, "MAX_STRANGERS", 1)
+    monkeypatch.setattr(server, "HEAD_LIMIT_S", HANG_S * 9)
+    path = tmp_path / "s"
+    gateway = GatewayServer(Asked().answer, allows=lambda _: True)
+    with socket.socket() as tcp, socket.socket(socket.AF_UNIX) as unix:
+        tcp.bind(("127.0.0.1", 0))
+        unix.bind(str(path))
         with anyio.fail_after(HANG_S):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(GatewayServer(asked.answer, allows=lambda _: True).serve, listener)
-                got = [await read_by(peer) for peer in (first, second)]
+                for listener in (tcp, unix):
+                    listener.listen()
+                    tasks.start_soon(gateway.serve, listener)
+                async with (
+                    await anyio.connect_unix(path) as peer,
+                    await anyio.connect_tcp("127.0.0.1", tcp.getsockname()[1]) as first,
+                    await anyio.connect_tcp("127.0.0.1", tcp.getsockname()[1]),
+                ):
+                    assert FULL in await everything(first)
+                    await peer.send(POST)
+                    await said_by(peer)
                 tasks.cancel_scope.cancel()
-    assert [b"said" in one for one in got] == [True, False]
 
 
 async def test_a_request_that_is_arriving_keeps_its_connection(
@@ -171,9 +196,12 @@ async def test_a_request_that_is_arriving_keeps_its_connection(
         while b"said\r\n0\r\n\r\n" not in got:
             got += await first.receive()
         async with await anyio.connect_tcp("127.0.0.1", port) as second:
-            assert await everything(second) == b""
+            await second.send(POST)
+            await everything(second)
+            assert asked.heads[-1].is_one_too_many
         await first.send(POST[20:])
         assert b"said" in await first.receive()
+        assert not asked.heads[-1].is_one_too_many
 
 
 async def test_many_offers_in_one_packet_are_all_declined() -> None:
@@ -185,7 +213,7 @@ async def test_many_offers_in_one_packet_are_all_declined() -> None:
         assert (await everything(peer)).count(b"said") == 1001
 
 
-async def test_where_all_connections_have_a_request_a_further_one_is_closed(
+async def test_where_all_places_have_a_request_a_further_one_is_told_and_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 1)
@@ -194,8 +222,76 @@ async def test_where_all_connections_have_a_request_a_further_one_is_closed(
     async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as first:
         await first.send(POST)
         await asked.begun.wait()
+        asked.keeps_silent = False
         async with await anyio.connect_tcp("127.0.0.1", port) as second:
-            assert await everything(second) == b""
+            await second.send(POST)
+            assert b"connection: close" in await everything(second)
+        assert [one.is_one_too_many for one in asked.heads] == [False, True]
+
+
+async def test_long_bodies_wait_for_room_and_the_next_one_gets_it() -> None:
+    room = BodyRoom(10 * SHORT_BYTES)
+    assert await room.take(8 * SHORT_BYTES) == 8 * SHORT_BYTES
+    assert await room.take(SHORT_BYTES) == 0, "short ones take none"
+    got: list[int] = []
+
+    async def take(size: int) -> None:
+        got.append(await room.take(size))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take, 20 * SHORT_BYTES)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(take, 2 * SHORT_BYTES)  # there is room, and another is before it
+        await anyio.wait_all_tasks_blocked()
+        assert got == []
+        room.give(8 * SHORT_BYTES)
+        await anyio.wait_all_tasks_blocked()
+        assert got == [10 * SHORT_BYTES]
+        room.give(10 * SHORT_BYTES)
+    assert got == [10 * SHORT_BYTES, 2 * SHORT_BYTES]
+
+
+async def test_a_body_without_room_is_refused_and_leaves_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(incoming, "ROOM_LIMIT_S", 0.0)
+    room = BodyRoom(2 * SHORT_BYTES)
+    await room.take(2 * SHORT_BYTES)
+    with pytest.raises(TimeoutError):
+        await room.take(2 * SHORT_BYTES)
+    room.give(2 * SHORT_BYTES)
+    assert await room.take(2 * SHORT_BYTES) == 2 * SHORT_BYTES
+
+
+async def test_the_room_of_a_body_is_given_back_with_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(incoming, "MAX_BODIES_BYTES", 3)
+    monkeypatch.setattr(incoming, "SHORT_BYTES", 1)
+    asked = Asked()
+    async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
+        for _ in range(3):
+            await peer.send(POST[:-2])
+            await anyio.wait_all_tasks_blocked()
+            await peer.send(b"{}")
+            await said_by(peer)
+    assert asked.bodies == [b"{}"] * 3
+
+
+async def test_nothing_of_a_connection_is_kept_behind_it() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        asked = Asked()
+        async with serving(asked) as port:
+            async with await anyio.connect_tcp("127.0.0.1", port) as peer:
+                await peer.send(POST.replace(b"host: x", b"host: x\r\nconnection: close"))
+                await everything(peer)
+            del asked.line
+            while any(isinstance(one, CallerLine) for one in gc.get_objects()):
+                await anyio.sleep(0.01)
+    finally:
+        gc.enable()
 
 
 async def test_a_request_that_comes_before_the_answer_waits_for_its_turn() -> None:

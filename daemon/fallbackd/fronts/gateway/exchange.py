@@ -122,6 +122,8 @@ class Exchange:
             state = "cancelled"
             raise
         finally:
+            # What hears of its answer knows it too, so that it is not freed at once.
+            self._body = Body(plain=None)
             self._engine.exchanges.end(self._record, state, at=self._engine.clock.now())
 
     async def _run(self) -> bool:

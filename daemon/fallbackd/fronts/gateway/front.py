@@ -60,7 +60,7 @@ class GatewayFront:
         self._makers = Makers(makers)
         self._outgoing = Outgoing(engine)
         self._stored = StoredAnswers(engine, pass_on, self._makers, self._outgoing)
-        self._server = GatewayServer(self.answer, allows=self._allows)
+        self._server = GatewayServer(self.answer, allows=self._allows, knows=self._knows)
 
     def configure(self, rules: Rules, limits: Bounds) -> None:
         """For the requests that come from now on."""
@@ -74,6 +74,22 @@ class GatewayFront:
             return peer(accepted).uid in self._allowed_uids
         except OSError:
             return False
+
+    def _knows(self, request: HeadIn) -> bool:
+        return self._denied(request, routes.mode_of(request.path)) is None
+
+    def _denied(
+        self, request: HeadIn, mode: ApiMode, *, is_open: bool = False
+    ) -> guard.Denied | None:
+        return guard.deny(
+            request.method,
+            request.headers,
+            # Only Google's clients put a key into the address, and it goes to no provider there.
+            request.query if mode == "generate_content" else "",
+            port=request.port,
+            token=None if request.port is None else self._token(),
+            is_open=is_open,
+        )
 
     async def answer(self, request: HeadIn, line: RequestLine) -> None:
         mode = routes.mode_of(request.path)
@@ -100,17 +116,12 @@ class GatewayFront:
     async def _answer(self, request: HeadIn, line: RequestLine, mode: ApiMode) -> None:
         is_get = request.method in ("GET", "HEAD")
         is_open = is_get and request.path in (*routes.ALIVE, routes.HEALTH)
-        denied = guard.deny(
-            request.method,
-            request.headers,
-            # Only Google's clients put a key into the address, and it goes to no provider there.
-            request.query if mode == "generate_content" else "",
-            port=request.port,
-            token=None if request.port is None else self._token(),
-            is_open=is_open,
-        )
+        denied = self._denied(request, mode, is_open=is_open)
         if denied is not None:
             raise Refusal(denied.status, denied.message, "denied")
+        if request.is_one_too_many:
+            text = "as many callers as the gateway takes at once are being answered; try again"
+            raise Refusal(503, text, "busy", retry_after=1.0)
         if is_open:
             is_well = request.path != routes.HEALTH or not self._engine.is_draining
             await _send(line, AnswerHead(status=200 if is_well else 503, headers=[]), b"")

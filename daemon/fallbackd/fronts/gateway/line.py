@@ -10,13 +10,13 @@ import asyncio
 import re
 from collections import deque
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import httptools
 
-from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, ToCaller
-from fallbackd.fronts.gateway.incoming import HeadIn, IncomingRequest
+from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, ToCaller
+from fallbackd.fronts.gateway.incoming import BodyRoom, HeadIn, IncomingRequest
 from fallbackd.lib.hangups import HangUpWatch
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -28,6 +28,12 @@ MAX_AHEAD_BYTES = 256 * 1024
 FED_BYTES = 16 * 1024
 """At once, to the parser: a packet may hold thousands of requests."""
 
+RETRY_S = 5.0
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: 59\r\n"
+    b"retry-after: 1\r\nconnection: close\r\n\r\n"
+    b"The gateway has too many open connections; try again later."
+)
 _REASONS = {one.value: one.phrase.encode() for one in HTTPStatus}
 _UNWRITABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -51,9 +57,12 @@ class _Unreadable(Exception):
 class CallerLine(asyncio.Protocol):
     """See `RequestLine`. To be served by one task."""
 
-    def __init__(self, port: int | None) -> None:
+    def __init__(self, port: int | None, bodies: BodyRoom | None = None) -> None:
         self._port = port
-        self._parser = httptools.HttpRequestParser(self)
+        self._bodies = BodyRoom() if bodies is None else bodies
+        self._taken_bytes = 0
+        """Of the room for bodies, by the request that is answered."""
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._coming = IncomingRequest()
         self._head_bytes = 0
         """That have arrived since the last request was whole."""
@@ -164,9 +173,18 @@ class CallerLine(asyncio.Protocol):
         request = self._now
         if not request.is_whole:
             await self._rest_of_body(request, max_bytes)
-        return None if request.size > max_bytes else b"".join(request.pieces)
+        if request.size > max_bytes:
+            return None
+        found = b"".join(request.pieces)
+        request.pieces.clear()
+        return found
 
     async def _rest_of_body(self, request: IncomingRequest, max_bytes: int) -> None:
+        try:
+            self._taken_bytes = await self._bodies.take(request.stated_size(max_bytes))
+        except TimeoutError as error:
+            text = "requests with long bodies take all the memory that they may; try again"
+            raise Refusal(503, text, "busy", retry_after=RETRY_S) from error
         expects = next((value for name, value in request.fields if name == b"expect"), b"")
         is_waiting = expects.lower() == b"100-continue" and request.may_chunk
         if is_waiting and self._transport is not None:
@@ -181,6 +199,20 @@ class CallerLine(asyncio.Protocol):
         self._is_body_read = False
         if not request.is_whole and request.size <= max_bytes:
             raise anyio.EndOfStream
+
+    def release_body(self) -> None:
+        taken, self._taken_bytes = self._taken_bytes, 0
+        self._bodies.give(taken)
+
+    def keep_no_longer(self) -> None:
+        """The connection ends behind the answer."""
+        self._now.is_kept = False
+
+    def turn_away(self) -> None:
+        """Close it; a caller whose request has not come yet finds out why."""
+        if self._transport is not None and not (self._has_begun or self._is_over):
+            self._transport.write(_FULL)
+        self.close()
 
     async def begin(self, reply: AnswerHead) -> None:
         """
@@ -261,7 +293,7 @@ class CallerLine(asyncio.Protocol):
 
     def _resume(self) -> None:
         """Read what is asked for now: of what is held, then of what comes."""
-        if self._ahead:
+        if self._ahead and self._parser is not None:
             held, self._ahead = self._ahead, bytearray()
             self._read(held)
         if self._watch is not None and self._transport is not None and not self._is_far_ahead:
@@ -336,6 +368,8 @@ class CallerLine(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
+        # It knows this line, and each of them would keep the other, with a body in it.
+        self._parser = None
 
     def _leave(self) -> None:
         self._is_gone = True

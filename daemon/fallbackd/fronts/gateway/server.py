@@ -6,6 +6,7 @@ One task for each connection, which answers its requests in turn. See `line` for
 
 import asyncio
 import errno
+import resource
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -13,9 +14,10 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 import structlog
+from msgspec import structs
 
 from fallbackd.fronts.gateway.answers import Aborted
-from fallbackd.fronts.gateway.incoming import HeadIn
+from fallbackd.fronts.gateway.incoming import BodyRoom, HeadIn
 from fallbackd.fronts.gateway.line import CallerLine, RequestLine
 from fallbackd.lib.descriptors import is_scarce
 
@@ -27,26 +29,67 @@ IDLE_S = 75.0
 """For the first byte of the next request on a connection that is kept."""
 NO_DESCRIPTOR_PAUSE_S = 0.1
 MAX_CONNECTIONS = 256
+"""Whose callers have shown that they may ask."""
+MAX_STRANGERS = 512
+"""Further ones, whose first request has not come, or was denied."""
+ANY_STRANGERS = 32
+"""Of them where there are few descriptors, which those that are answered need."""
 
 AnswerWith = Callable[[HeadIn, RequestLine], Awaitable[None]]
 """Answers one request: `begin`, then `send`. May raise `Aborted` in the middle."""
 
 
+class _Strangers:
+    """
+    Connections of callers that are not known yet, the oldest first; of one listener, so that those
+    of a port, which every user of the machine can reach, take no place at the Unix socket.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[CallerLine, socket.socket] = {}
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = MAX_STRANGERS
+        if limit != resource.RLIM_INFINITY:
+            self._most = min(MAX_STRANGERS, max(ANY_STRANGERS, limit // 4))
+
+    def add(self, line: CallerLine, accepted: socket.socket) -> None:
+        """The oldest whose bytes have been read gives way."""
+        self._lines[line] = accepted
+        if len(self._lines) > self._most:
+            found = self._lines.items()
+            oldest = next((one for one, on in found if not _has_unread(on)), line)
+            self.drop(oldest)
+            oldest.turn_away()
+
+    def drop(self, line: CallerLine) -> None:
+        self._lines.pop(line, None)
+
+
 class GatewayServer:
-    def __init__(self, handle: AnswerWith, *, allows: Callable[[socket.socket], bool]) -> None:
+    def __init__(
+        self,
+        handle: AnswerWith,
+        *,
+        allows: Callable[[socket.socket], bool],
+        knows: Callable[[HeadIn], bool] = lambda _: True,
+    ) -> None:
         """
         Args:
             allows: Whether the peer of a Unix connection may ask.
+            knows: Whether a request shows that its caller may ask.
         """
         self._handle = handle
         self._allows = allows
-        self._open = 0
+        self._knows = knows
+        self._known: set[CallerLine] = set()
         self._idle: dict[CallerLine, socket.socket] = {}
-        """Without a request so far, or since their last answer; the longest idle first."""
+        """Those of them without a request since their last answer; the longest idle first."""
+        self._bodies = BodyRoom()
 
     async def serve(self, listener: socket.socket) -> None:
         """Until cancelled. The listener is closed then."""
         listener.setblocking(False)
+        strangers = _Strangers()
         try:
             async with anyio.create_task_group() as tasks:
                 while True:
@@ -65,63 +108,84 @@ class GatewayServer:
                         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                             await anyio.sleep(NO_DESCRIPTOR_PAUSE_S)
                         continue
-                    self._take(accepted, tasks)
+                    self._take(accepted, strangers, tasks)
                     await anyio.lowlevel.checkpoint()  # those that were closed for it go first
         finally:
             listener.close()
 
-    def _take(self, accepted: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
+    def _take(
+        self, accepted: socket.socket, strangers: _Strangers, tasks: anyio.abc.TaskGroup
+    ) -> None:
         is_unix = accepted.family == socket.AF_UNIX
-        is_stranger = is_unix and not self._allows(accepted)
-        if is_stranger or (self._open >= MAX_CONNECTIONS and not self._made_room()):
+        if is_unix and not self._allows(accepted):
             accepted.close()
             return
         port = None if is_unix else int(accepted.getsockname()[1])
         accepted.setblocking(False)
-        line = CallerLine(port)
-        self._open += 1
-        self._idle[line] = accepted
-        tasks.start_soon(self._serve_one, line, accepted)
+        line = CallerLine(port, self._bodies)
+        tasks.start_soon(self._serve_one, line, accepted, strangers)
 
-    def _made_room(self) -> bool:
-        """Close the connection that has been idle longest. False: all are in use."""
-        found = self._idle.items()
-        line = next((one for one, on in found if one.is_idle and not _has_unread(on)), None)
-        if line is None:
-            return False
-        del self._idle[line]
-        line.close()
+    def _has_place(self, line: CallerLine) -> bool:
+        """Whether one that is known now may ask: the one that has been idle longest makes room."""
+        if line not in self._known and len(self._known) >= MAX_CONNECTIONS:
+            found = self._idle.items()
+            idle = next((one for one, on in found if one.is_idle and not _has_unread(on)), None)
+            if idle is None:
+                return False
+            self._left(idle)
+            idle.close()
+        self._known.add(line)
         return True
 
-    async def _serve_one(self, line: CallerLine, accepted: socket.socket) -> None:
+    def _left(self, line: CallerLine) -> None:
+        self._idle.pop(line, None)
+        self._known.discard(line)
+
+    async def _serve_one(
+        self, line: CallerLine, accepted: socket.socket, strangers: _Strangers
+    ) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: line, accepted)
-            idle_s = HEAD_LIMIT_S
-            while await self._answer_next(line, idle_s=idle_s):
-                idle_s = IDLE_S
-                self._idle[line] = accepted
+            is_kept = True
+            while is_kept:
+                is_known = line in self._known
+                if is_known:
+                    self._idle[line] = accepted
+                else:
+                    strangers.add(line, accepted)
+                idle_s = IDLE_S if is_known else HEAD_LIMIT_S
+                request = await line.request(idle_s=idle_s, head_s=HEAD_LIMIT_S)
+                self._idle.pop(line, None)
+                strangers.drop(line)
+                if request is None:
+                    break
+                is_aborted = await self._answered(request, line)
+                if line not in self._known:
+                    strangers.add(line, accepted)  # the end takes as long as its caller wants
+                is_kept = await line.end_answer(is_aborted=is_aborted)
         except OSError:
             pass  # the caller has gone
         except Exception:
             log.exception("gateway.connection_broke")
         finally:
-            self._open -= 1
-            self._idle.pop(line, None)
+            strangers.drop(line)
+            self._left(line)
             line.close()
 
-    async def _answer_next(self, line: CallerLine, *, idle_s: float) -> bool:
-        """False: the connection is over."""
-        request = await line.request(idle_s=idle_s, head_s=HEAD_LIMIT_S)
-        self._idle.pop(line, None)
-        if request is None:
-            return False
-        is_aborted = False
+    async def _answered(self, request: HeadIn, line: CallerLine) -> bool:
+        """Whether its answer broke off."""
+        is_known = line in self._known or self._knows(request)
+        if is_known and not self._has_place(line):
+            request = structs.replace(request, is_one_too_many=True)
+            line.keep_no_longer()
         with line.while_there():
             try:
                 await self._handle(request, line)
             except (Aborted, anyio.EndOfStream):
-                is_aborted = True
-        return await line.end_answer(is_aborted=is_aborted)
+                return True
+            finally:
+                line.release_body()
+        return False
 
 
 def _has_unread(connection: socket.socket) -> bool:
