@@ -53,13 +53,21 @@ class _Strangers:
             self._most = min(MAX_STRANGERS, max(ANY_STRANGERS, limit // 4))
 
     def add(self, line: CallerLine, accepted: socket.socket) -> None:
-        """The oldest whose bytes have been read gives way."""
+        """Another one gives way where there are too many."""
         self._lines[line] = accepted
-        if len(self._lines) > self._most:
-            found = self._lines.items()
-            oldest = next((one for one, on in found if not _has_unread(on)), line)
-            self.drop(oldest)
-            oldest.turn_away()
+        if len(self._lines) > self._most and not self.turned_away():
+            self.drop(line)
+            line.turn_away()
+
+    def turned_away(self) -> bool:
+        """Close the oldest whose bytes have been read. False: there is none."""
+        found = self._lines.items()
+        oldest = next((one for one, on in found if not _has_unread(on)), None)
+        if oldest is None:
+            return False
+        self.drop(oldest)
+        oldest.turn_away()
+        return True
 
     def drop(self, line: CallerLine) -> None:
         self._lines.pop(line, None)
@@ -81,6 +89,7 @@ class GatewayServer:
         self._handle = handle
         self._allows = allows
         self._knows = knows
+        self._open = 0
         self._known: set[CallerLine] = set()
         self._idle: dict[CallerLine, socket.socket] = {}
         """Those of them without a request since their last answer; the longest idle first."""
@@ -96,7 +105,8 @@ class GatewayServer:
                     if self._open and is_scarce():
                         await anyio.wait_readable(listener)
                         if is_scarce():
-                            self._made_room()
+                            if not strangers.turned_away():
+                                self._closed_idle()
                             await anyio.sleep(NO_DESCRIPTOR_PAUSE_S)
                             continue
                     try:
@@ -127,14 +137,20 @@ class GatewayServer:
 
     def _has_place(self, line: CallerLine) -> bool:
         """Whether one that is known now may ask: the one that has been idle longest makes room."""
-        if line not in self._known and len(self._known) >= MAX_CONNECTIONS:
-            found = self._idle.items()
-            idle = next((one for one, on in found if one.is_idle and not _has_unread(on)), None)
-            if idle is None:
-                return False
-            self._left(idle)
-            idle.close()
+        is_full = line not in self._known and len(self._known) >= MAX_CONNECTIONS
+        if is_full and not self._closed_idle():
+            return False
         self._known.add(line)
+        return True
+
+    def _closed_idle(self) -> bool:
+        """Close the connection that has been idle longest. False: all are in use."""
+        found = self._idle.items()
+        idle = next((one for one, on in found if one.is_idle and not _has_unread(on)), None)
+        if idle is None:
+            return False
+        self._left(idle)
+        idle.close()
         return True
 
     def _left(self, line: CallerLine) -> None:
@@ -145,6 +161,7 @@ class GatewayServer:
         self, line: CallerLine, accepted: socket.socket, strangers: _Strangers
     ) -> None:
         try:
+            self._open += 1
             await asyncio.get_running_loop().connect_accepted_socket(lambda: line, accepted)
             is_kept = True
             while is_kept:
@@ -168,6 +185,7 @@ class GatewayServer:
         except Exception:
             log.exception("gateway.connection_broke")
         finally:
+            self._open -= 1
             strangers.drop(line)
             self._left(line)
             line.close()
