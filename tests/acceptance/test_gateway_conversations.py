@@ -119,9 +119,12 @@ async def test_a_model_that_one_caller_misspells_takes_no_other_model_out(tmp_pa
     chains = '"*" = ["three", "one"]'
     async with gate(tmp_path, mode="messages", more=THIRD, chains=chains) as g:
         g.api.behave("three", "404", "ok")
-        assert await served(g, "claude-sonet-4-5") != "three"
-        assert [one.model for one in g.api.calls("three")] == ["claude-sonet-4-5"]
+        # Its own model stands in for one that it does not have.
+        assert await served(g, "claude-sonet-4-5") == "three"
+        asked = [one.model for one in g.api.calls("three")]
+        assert asked == ["claude-sonet-4-5", "claude-sonnet-4-5"]
         assert await served(g, "claude-sonnet-4-5") == "three"
+        assert g.api.calls("three")[-1].model == "claude-sonnet-4-5"
 
 
 async def test_two_models_of_one_backend_are_two_candidates(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from msgspec import Struct, structs
 
 from fallbackd.backends import http_calls, passage
+from fallbackd.backends.model_names import spelled_like
 from fallbackd.backends.spec import ApiMode, BackendKind
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.failures import Reason
@@ -97,7 +98,10 @@ def fitting(
         if why is None and model is None:
             word, why = "not_configured", "no model: set the backend's model"
         if why is None:
-            kept.setdefault((entry.backend, model), structs.replace(entry, model=model))
+            for one in _with_stand_in(entry, backend, model, asked=found.model):
+                key = one.backend, one.model
+                if key not in kept or kept[key].tier == "model":
+                    kept[key] = one
             continue
         verdict = Verdict(
             backend=backend.id, kind=backend.kind, model=entry.model, verdict=word, reason=why
@@ -111,6 +115,19 @@ def fitting(
             if all(one.backend != entry.backend for entry in kept.values())
         ),
     )
+
+
+def _with_stand_in(
+    entry: Entry, backend: Backend, model: str | None, *, asked: str | None
+) -> tuple[Entry, ...]:
+    """
+    The candidate, and where a caller has named its model, the backend's own model behind it: that
+    one is asked where the host does not have the model, as it is with `fallback_model`.
+    """
+    own = structs.replace(entry, model=model)
+    if asked is None or entry.model is not None or backend.model in (None, model):
+        return (own,)
+    return own, structs.replace(entry, model=backend.model, tier="model")
 
 
 class Choices:
@@ -167,8 +184,8 @@ def model_for(entry: Entry, backend: Backend, asked: str | None) -> str | None:
     """
     The model that this candidate is asked for; None: not specified.
 
-    A model that the caller names goes to backends of its own family as it is: a caller uses
-    several models of one vendor, and the configuration names one.
+    A model that the caller names goes to backends of its own family, under the name that the host
+    has for it: a caller uses several models of one vendor, and the configuration names one.
     """
     if entry.model is not None:
         return entry.model
@@ -177,11 +194,9 @@ def model_for(entry: Entry, backend: Backend, asked: str | None) -> str | None:
     family = family_of_model(asked)
     if backend.model is None:
         return asked if family is None or backend.family in (None, family) else None
-    return (
-        asked
-        if family is not None and family == family_of(backend, backend.model)
-        else (backend.model)
-    )
+    if family is None or family != family_of(backend, backend.model):
+        return backend.model
+    return spelled_like(asked, backend.model)
 
 
 def _is_served(
@@ -219,7 +234,11 @@ def serves_others(
 
 def entry_of(entries: tuple[Entry, ...], chosen: Resolution) -> Entry:
     named = [one for one in entries if one.backend == chosen.backend]
-    return next((one for one in named if one.model in (None, chosen.model)), named[0])
+    found = next((one for one in named if one.model in (None, chosen.model)), None)
+    if found is not None:
+        return found
+    # What stands in for a missing model (`fallback_model`) is no entry of the chain.
+    return structs.replace(named[0], model=chosen.model)
 
 
 def why_not_first(chosen: Resolution) -> str:
