@@ -49,6 +49,17 @@ def test_it_is_not_done_again_before_a_person_says_so() -> None:
     assert "must not be done twice: git push" in (second.handoff or "")
 
 
+def test_what_was_cut_off_is_said_to_be_neither_done_nor_undone() -> None:
+    roles = {"writer": Role(name="writer", replay="external-ok")}
+    play = playing(policy_of("a", "b", chains={"*": ["a", "b"]}, roles=roles), role="writer")
+    acted = {"effects": "external", "outside": ("git tag", "git push"), "unfinished": ("git push",)}
+    play.when(failed("d1.1", fail(Reason.USAGE_LIMIT), **acted))
+    (_, second) = [one for one in play.then_whatever() if isinstance(one, StartAttempt)]
+    assert second.handoff is not None
+    assert "must not be done twice: git tag." in second.handoff
+    assert "may or may not be done: git push." in second.handoff
+
+
 @pytest.mark.parametrize(
     ("replay", "on_partial", "state", "active"),
     [

@@ -46,6 +46,25 @@ async def test_a_person_is_asked_and_the_next_agent_is_told(tmp_path: Path) -> N
     assert "must not be done twice: git push" in text
 
 
+async def test_a_push_that_was_cut_off_may_or_may_not_be_done(tmp_path: Path) -> None:
+    environ = codex(tmp_path)
+    item = {"type": "item.started", "item": PUSH | {"status": "in_progress"}}
+    said = says({"type": "thread.started", "thread_id": "talk-1"}, item, LIMIT)
+    script(tmp_path / "programs", "codex", f"cat >/dev/null\n{said}\nexit 1")
+    async with engine_in(tmp_path, config(tmp_path), environ=environ) as engine:
+        ear = Ear(engine)
+        begun = await engine.delegate(NewWork(prompt="release it", backend="codex"))
+        await ear.hears("question.opened")
+        [question] = await engine.questions()
+        assert "git push, which may or may not be done" in question.text
+        asked = await engine.delegation(begun.delegation)
+        assert (asked.attempts[0].outside, asked.attempts[0].unfinished) == (("git push",),) * 2
+        await engine.answer(question.question, choice="use:b", note=None, uid=1, pid=2)
+        text = await engine.text(await ended(engine, begun)) or ""
+    assert "must not be done twice" not in text
+    assert "may or may not be done: git push. Find out before you do it." in text
+
+
 @pytest.mark.parametrize("end", [{"exit_code": 128, "status": "failed"}, {"status": "declined"}])
 async def test_a_push_that_was_refused_hinders_nobody(
     tmp_path: Path, end: dict[str, object]

@@ -226,7 +226,9 @@ def attempts_table(attempts: Sequence[Json], style: Style) -> str:
 
 def _effects(attempt: Json) -> str:
     word, outside = str(attempt.get("effects") or ""), attempt.get("outside")
-    return f"{word}: {', '.join(map(one_line, outside))}" if outside else word
+    cut_off = attempt.get("unfinished") or ()
+    shown = [f"{one_line(one)}{' (cut off)' if one in cut_off else ''}" for one in outside or ()]
+    return f"{word}: {', '.join(shown)}" if shown else word
 
 
 def question_view(question: dict[str, Json]) -> str:

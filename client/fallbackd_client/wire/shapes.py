@@ -98,6 +98,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     or did what cannot be taken back (`external`)."""
     outside: tuple[str, ...] = ()
     """What that was, as far as its tools tell: `git push`."""
+    unfinished: tuple[str, ...] = ()
+    """Of that, what was cut off: it may or may not have been done."""
     failure: Failure | None = None
     """Why it failed."""
     log_path: str | None = None

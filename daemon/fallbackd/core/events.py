@@ -120,6 +120,8 @@ class AttemptEnded(Struct, frozen=True, kw_only=True, tag="attempt_ended"):
     changed_files: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     """What it did outside: `git push`."""
+    unfinished: tuple[str, ...] = ()
+    """Of that, what was under way at its end."""
     usage: Usage = Usage()
     gone: bool = True
     answered: bool = False

@@ -109,6 +109,8 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed_files: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     """What it did that cannot be taken back and that no directory shows, as its tools tell."""
+    unfinished: tuple[str, ...] = ()
+    """Of that, what has no result: it may or may not have been done."""
 
 
 class Hop(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -42,7 +42,9 @@ class RunningTool(Struct, frozen=True, kw_only=True):
     call: str
     since_at: float
     outside: str = ""
-    """What it does outside, which its failure undoes; empty: nothing of that kind."""
+    """What it does outside; empty: nothing that is known."""
+    all_or_nothing: bool = False
+    """If it fails, it has done nothing outside."""
 
 
 class Watch(Struct, frozen=True, kw_only=True):
@@ -64,9 +66,14 @@ class Watch(Struct, frozen=True, kw_only=True):
 
     @property
     def outside(self) -> tuple[str, ...]:
-        """What was done outside. A call that is under way counts: it may be done by now."""
+        """What was done outside, or may be done by now: by a call that has no result yet."""
+        return tuple(dict.fromkeys((*self.acted, *self.unfinished)))[:MAX_OUTSIDE]
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """What may or may not have been done outside."""
         running = (one.outside for one in self.tools if one.outside)
-        return tuple(dict.fromkeys((*self.acted, *running)))[:MAX_OUTSIDE]
+        return tuple(dict.fromkeys(one for one in running if one not in self.acted))
 
     @property
     def effects(self) -> EffectsWord:
@@ -124,14 +131,16 @@ def see(watch: Watch, seen: Observation, *, now: float) -> Watch:
 
 
 def _tool_started(watch: Watch, seen: ToolStarted, *, now: float) -> Watch:
-    is_open = bool(seen.outside) and seen.all_or_nothing
-    tool = RunningTool(call=seen.call, since_at=now, outside=seen.outside if is_open else "")
-    certain = () if is_open or not seen.outside else (seen.outside,)
+    tool = RunningTool(
+        call=seen.call,
+        since_at=now,
+        outside=seen.outside,
+        all_or_nothing=seen.all_or_nothing,
+    )
     return structs.replace(
         watch,
         tools=(*watch.tools, tool),
         tool_effects=worse(watch.tool_effects, seen.effects),
-        acted=_with(watch.acted, certain),
         phase=seen.name,
     )
 
@@ -141,7 +150,8 @@ def _tool_ended(watch: Watch, seen: ToolEnded) -> Watch:
     acted: tuple[str, ...] = ()
     for index, tool in enumerate(left):
         if tool.call == seen.call:
-            acted = () if seen.failed or not tool.outside else (tool.outside,)
+            is_undone = seen.failed and tool.all_or_nothing
+            acted = () if is_undone or not tool.outside else (tool.outside,)
             del left[index]
             break
     phase = watch.phase if left else THINKING

@@ -311,7 +311,9 @@ class Engine(Performer):
             return found
         watch = live.watch
         effects = worse(running.effects, watch.effects)
-        seen = structs.replace(running, effects=effects, outside=watch.outside)
+        seen = structs.replace(
+            running, effects=effects, outside=watch.outside, unfinished=watch.unfinished
+        )
         return structs.replace(
             found,
             attempts=tuple(seen if one is running else one for one in found.attempts),

@@ -342,6 +342,7 @@ class Reader:
                     exit_code=exit_code,
                     effects=watch.effects,
                     outside=watch.outside,
+                    unfinished=watch.unfinished,
                     usage=usage,
                     gone=exit.gone,
                 )
@@ -361,6 +362,7 @@ class Reader:
             exit_code=exit_code,
             effects=watch.effects,
             outside=watch.outside,
+            unfinished=watch.unfinished,
             usage=usage,
             warnings=tuple(host.world.redact(one) for one in outcome.warnings)
             if isinstance(outcome, Reply)

@@ -167,7 +167,11 @@ def about_part(case: CaseView, attempt: Attempt) -> Ask:
 def done_by(attempt: Attempt) -> str:
     """What an attempt has done beside talking, in words that follow its name."""
     if attempt.outside:
-        return f"has done what cannot be taken back ({', '.join(attempt.outside)})"
+        what = ", ".join(
+            f"{one}, which may or may not be done" if one in attempt.unfinished else one
+            for one in attempt.outside
+        )
+        return f"has done what cannot be taken back ({what})"
     return "may have changed files" if attempt.effects == "possible" else "has changed files"
 
 

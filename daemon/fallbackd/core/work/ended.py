@@ -100,11 +100,12 @@ def _record(case: Case, attempt: Attempt, event: AttemptEnded, failure: Failure 
     answered_at = attempt.answered_at
     if answered_at is None and event.answered:
         answered_at = case.now
-    effects, outside = event.effects, event.outside
+    effects, outside, unfinished = event.effects, event.outside, event.unfinished
     resumed = case.delegation.attempt(attempt.resumes) if attempt.resumes else None
     if resumed is not None:
         effects = worse(effects, resumed.effects)  # they belong to the conversation
         outside = tuple(dict.fromkeys((*resumed.outside, *outside)))
+        unfinished = tuple(dict.fromkeys((*resumed.unfinished, *unfinished)))
     one = case.delegation
     attempt = structs.replace(
         attempt,
@@ -114,6 +115,7 @@ def _record(case: Case, attempt: Attempt, event: AttemptEnded, failure: Failure 
         effects=effects,
         changed_files=event.changed_files[:50],
         outside=outside[:MAX_OUTSIDE],
+        unfinished=unfinished[:MAX_OUTSIDE],
         failure=failure,
         ending=None,
         answered_at=answered_at,

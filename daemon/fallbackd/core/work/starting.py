@@ -200,8 +200,14 @@ def handoff(attempts: tuple[Attempt, ...]) -> str | None:
     lines += [_words_of_end(one) for one in begun]
     if changed := _each(one.changed_files for one in acted):
         lines.append(_words_of_files(changed))
-    if outside := _each(one.outside for one in acted):
-        lines.append(f"It has run what must not be done twice: {', '.join(outside)}.")
+    cut_off = _each(one.unfinished for one in acted)
+    if done := [what for what in _each(one.outside for one in acted) if what not in cut_off]:
+        lines.append(f"It has run what must not be done twice: {', '.join(done)}.")
+    if cut_off:
+        lines.append(
+            f"It was cut off while it ran this, which may or may not be done: {', '.join(cut_off)}."
+            " Find out before you do it."
+        )
     lines.append("Look at what is there before you go on.")
     return "\n".join(lines)
 
