@@ -51,7 +51,10 @@ class Account:
 
     def is_logged_in(self, machine: Machine) -> bool | None:
         """By its files; None: a variable of this shell is a login for all of them."""
-        if any(os.path.exists(self._place(machine, one)) for one in self.program.files):
+        # What a person has configured for the usual account is trusted, as `setup` does.
+        settings = self.program.settings if self.directory is None else ()
+        files = (*self.program.files, *settings)
+        if any(os.path.exists(self._place(machine, one)) for one in files):
             return True
         return None if any(machine.environ.get(one) for one in self.program.variables) else False
 

@@ -91,10 +91,10 @@ class ConfigFile:
     def result(self) -> str:
         return self._kit.dumps(self.document)
 
-    def save(self, machine: Machine, client: Client, *, key: Sequence[str] = ()) -> None:
+    def save(self, machine: Machine, client: Client, *, keys: Sequence[Sequence[str]] = ()) -> None:
         """
         Args:
-            key: Where nothing may be wrong, not even what was wrong before.
+            keys: Where nothing may be wrong, not even what was wrong before.
 
         Raises:
             Rejected: The change makes a problem that was not there before.
@@ -102,7 +102,9 @@ class ConfigFile:
         text = self.result()
         before = set(check(machine, client, self.path, self.text)[1])
         errors, problems = check(machine, client, self.path, text)
-        new = [one for one in problems if one not in before or _is_at(one, key)]
+        new = [
+            one for one in problems if one not in before or any(_is_at(one, key) for key in keys)
+        ]
         if errors or new:
             raise Rejected(errors or new)
         put_in_effect(client, self.path, text)

@@ -29,6 +29,7 @@ exit codes:
 
 _MISSING = "the following arguments are required: "
 """How argparse begins to say so."""
+_UNRECOGNISED = "unrecognized arguments: "
 _MOST_SAID = 1000
 """Characters of what was wrong: arguments may be long."""
 
@@ -58,11 +59,26 @@ class _Parser(argparse.ArgumentParser):
         message = safe(message)
         if len(message) > _MOST_SAID:
             message = message[:_MOST_SAID] + " …"
+        if message.startswith(_UNRECOGNISED):
+            raise UsageError(_unknown_words(self, message.removeprefix(_UNRECOGNISED)))
         names = message.removeprefix(_MISSING)
         if names != message and (lines := _possible(self, names.split(", ")[0])):
             message = "\n".join([f"name one of these; `{self.prog} --help` says more", *lines])
         self.print_usage(sys.stderr)
         raise UsageError(message)
+
+
+def _unknown_words(parser: argparse.ArgumentParser, words: str) -> str:
+    """Which option was meant; for words that are none, that several make one argument in quotes."""
+    from difflib import get_close_matches  # rarely needed, slow to load
+
+    first = words.split()[0] if words.split() else words
+    help_ = f"`{parser.prog} --help` lists the options"
+    if not first.startswith("-"):
+        return f"unexpected words: {words}; put an argument of several words into quotes ({help_})"
+    name = first.partition("=")[0]
+    near = get_close_matches(name, list(parser._option_string_actions), n=1)
+    return f"unknown option {name}; {f'did you mean {near[0]}?' if near else help_}"
 
 
 def _possible(parser: argparse.ArgumentParser, missing: str) -> list[str]:

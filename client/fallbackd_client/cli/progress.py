@@ -55,6 +55,7 @@ class Progress:
         self._said = ""
         """The end of what the agent has written so far."""
         self.shown_hops = 0
+        self._look_at = 0.0
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -90,11 +91,11 @@ class Progress:
         if self._known.get("session"):
             wanted["session"] = self._known["session"]
         connection.send(encode_call(1, "events.subscribe", wanted))
-        look_at = 0.0
+        self._look_at = 0.0
         number = 1
         while not self._stopped.is_set():
-            if time.monotonic() >= look_at:
-                look_at = time.monotonic() + _LOOK_S
+            if time.monotonic() >= self._look_at:
+                self._look_at = time.monotonic() + _LOOK_S
                 number += 1
                 connection.send(encode_call(number, "delegation.get", {"delegation": delegation}))
             try:
@@ -122,7 +123,7 @@ class Progress:
             case "attempt.text":
                 self._said = f"{self._said}{event.get('text') or ''}"[-_SAID_CHARS:]
             case "delegation.hopped":
-                self._show_hops([*(self._known.get("hops") or []), event])
+                self._look_at = 0.0  # the record says when the limit ends
 
     def _show_hops(self, hops: list[Json]) -> None:
         for hop in hops[self.shown_hops :]:

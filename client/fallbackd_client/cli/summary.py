@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fallbackd_client.calls import Json
 
+NONE_AVAILABLE = "no backend in the chain is available"
 _HOPS_SHOWN = 2
 _EVIDENCE_WIDTH = 160
 _AFTER = {0: "", 1: " after 1 failover"}
@@ -49,7 +50,8 @@ def _outcome(found: dict[str, Json], now: float, after: str) -> str:
         case "failed":
             return f"The work failed on {backend}{after} ({took}){_why(found)}."
         case "refused":
-            return f"No backend in the chain was available{_why(found)}{_again(found, now)}."
+            why = _why(found).removeprefix(f": {NONE_AVAILABLE}")
+            return f"No backend in the chain was available{why}{_again(found, now)}."
         case "cancelled":
             return f"The work was cancelled on {backend} ({took}){_why(found)}."
         case "handed_back":
@@ -79,10 +81,16 @@ def _evidence(found: dict[str, Json]) -> list[str]:
     """What the first failure was read from."""
     for attempt in found.get("attempts") or []:
         failure = attempt.get("failure")
-        if isinstance(failure, dict) and failure.get("evidence"):
+        if isinstance(failure, dict) and failure.get("evidence") and not _is_ours(failure):
             said = shorten(one_line(failure["evidence"]), _EVIDENCE_WIDTH)
             return [f'{one_line(attempt.get("backend", "?"))} reported: "{said}".']
     return []
+
+
+def _is_ours(failure: dict[str, Json]) -> bool:
+    """Whether fallbackd itself ended the attempt, so that the words are its own."""
+    own = str(failure.get("signature") or "").startswith("fallbackd/")
+    return own or failure.get("reason") == "cancelled"
 
 
 def _unused(found: dict[str, Json], now: float) -> list[str]:

@@ -63,6 +63,7 @@ class Edit:
 
     Args:
         before: None where it is missing.
+        after: None: the file goes, since nothing is left in it.
         lost: What goes too, though a person has written it.
     """
 
@@ -72,7 +73,7 @@ class Edit:
         self,
         path: str,
         before: str | None,
-        after: str,
+        after: str | None,
         *,
         hides: str = "",
         lost: Sequence[str] = (),
@@ -86,9 +87,9 @@ class Edit:
     def diff(self) -> str:
         lines = difflib.unified_diff(
             (self.before or "").splitlines(),
-            self.after.splitlines(),
+            (self.after or "").splitlines(),
             self.path if self.before is not None else os.devnull,
-            self.path,
+            self.path if self.after is not None else os.devnull,
             lineterm="",
         )
         shown = "\n".join(lines)
@@ -124,11 +125,13 @@ def edits(parts: list[Part], *, undo: bool) -> list[Edit]:
         before = read(path)
         form = Form(before or "")
         try:
-            after = form.whole((part.take if undo else part.put)(form.text))
+            after: str | None = form.whole((part.take if undo else part.put)(form.text))
             lost = part.lost(form.text) if undo else []
         except Unreadable as error:
             raise Unreadable(f"{path}: {error}") from error
         if after != (before or ""):
+            is_empty = undo and "".join((after or "").split()) in ("", "{}")
+            after = None if is_empty and not os.path.islink(part.path) else after
             found.append(Edit(path, before, after, hides=part.hides, lost=lost))
     return found
 
@@ -165,6 +168,9 @@ def write(edit: Edit) -> None:
     """
     if read(edit.path) != edit.before:
         raise Unreadable(f"{edit.path} was changed meanwhile; try again")
+    if edit.after is None:
+        os.unlink(edit.path)
+        return
     directory = os.path.dirname(edit.path)
     os.makedirs(directory, mode=0o700, exist_ok=True)
     mode = 0o600 if edit.before is None else os.stat(edit.path).st_mode & 0o7777

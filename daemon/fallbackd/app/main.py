@@ -85,7 +85,10 @@ def _print_schema() -> int:
 
     from fallbackd.config.schema import json_schema
 
-    print(json.dumps(json_schema(), indent=2))
+    try:
+        print(json.dumps(json_schema(), indent=2), flush=True)
+    except BrokenPipeError:  # the reader has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

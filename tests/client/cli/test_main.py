@@ -59,7 +59,26 @@ def test_help_lists_every_command_and_every_exit_code(capsys: pytest.CaptureFixt
 def test_a_wrong_command_line_is_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
     captured = capsys.readouterr()
-    assert "usage: fallbackd-client" in captured.out + captured.err
+    words = ("usage: fallbackd-client", "unknown option")
+    assert any(one in captured.out + captured.err for one in words)
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["delegate", "--bakend", "codex", "hi"], "did you mean --backend?"),
+        (["status", "--verbos"], "did you mean --verbose?"),
+        (["delegate", "--zzz", "hi"], "unknown option --zzz; `fallbackd-client delegate --help`"),
+        (["delegate", "fix", "the", "bug"], "put an argument of several words into quotes"),
+    ],
+)
+def test_an_option_or_word_too_many_is_one_line_that_says_what_was_meant(
+    argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert len(said.splitlines()) == 1
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

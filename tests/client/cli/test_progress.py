@@ -1,5 +1,6 @@
 import io
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -32,25 +33,28 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hops_are_shown_as_they_happen(tmp_path: Path) -> None:
+    hop = {"at": 1.0, "from": "codex", "to": "opencode", "reason": "rate_limit\x1b[2J"}
+    limit = {"reason": "rate_limit", "stated_reset_at": time.time() + 7200}
+    looks: list[object] = []
+
     def script(peer: Peer) -> None:
         while (request := peer.read()) is not None:
             if request["method"] == "events.subscribe":
                 peer.answer(request, {"subscription": "s", "seq": 1})
-                peer.event(
-                    **{"from": "codex"},
-                    at=1.0,
-                    kind="delegation.hopped",
-                    delegation="d1",
-                    to="opencode",
-                    reason="rate_limit\x1b[2J",
-                    trigger="reactive",
-                )
+            elif not looks:
+                looks.append(request)
+                peer.answer(request, {"delegation": "d1"})
+                peer.event(kind="delegation.hopped", delegation="d1", **hop)
+            else:  # it looks at once, since only the record says when the limit ends
+                attempts = [{"backend": "codex", "failure": limit}]
+                peer.answer(request, {"delegation": "d1", "hops": [hop], "attempts": attempts})
 
-    stream = Terminal("codex is rate-limited; continuing with opencode.")
+    stream = Terminal("continuing with opencode.")
     path = tmp_path / "control.sock"
     accepted = {"delegation": "d1", "session": "s1"}
     with serving(path, script) as server, Progress(server.path, accepted, stream):
         assert stream.seen.wait(60)
+    assert "codex is rate-limited (resets " in stream.getvalue()
     assert "\x1b[2J" not in stream.getvalue()
     assert stream.getvalue().endswith("\r\x1b[K")
     assert server.params("events.subscribe")["session"] == "s1"

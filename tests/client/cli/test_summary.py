@@ -88,3 +88,14 @@ def test_explain_says_it_and_names_the_way_to_every_decision(run_cli: RunCli) ->
     assert lines[0] == "delegation d1"
     assert lines[1] == "codex answered after 1 failover (12s)."
     assert lines[-1] == "Every decision: fallbackd-client explain -v d1"
+
+
+def test_words_of_fallbackd_are_not_put_into_the_mouth_of_an_agent() -> None:
+    failure = {"reason": "cancelled", "evidence": "cancelled by the caller"}
+    found = {**DONE, "state": "cancelled", "attempts": [{"backend": "a", "failure": failure}]}
+    assert not any("reported" in one for one in summary(found, now=10.0))
+
+
+def test_a_refusal_without_a_further_reason_is_said_once() -> None:
+    found = {**DONE, "state": "refused", "message": "no backend in the chain is available"}
+    assert summary(found, now=10.0)[0] == "No backend in the chain was available."

@@ -55,9 +55,15 @@ def register(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="?",
         help="check: this file instead; import: a config.yaml of Hermes, or, without a file, "
-        "the JKZ_* variables; set: the KEY, as in defaults.settle_s",
+        "the JKZ_* variables, added to the configuration; set: the KEY, as in defaults.settle_s",
     )
     parser.add_argument("value", metavar="VALUE", nargs="?", help="set: a TOML value, or text")
+    parser.add_argument(
+        "more",
+        metavar="KEY VALUE",
+        nargs="*",
+        help="set: further keys, changed together, where one needs the other",
+    )
     parser.add_argument(
         "--dry-run",
         metavar="FILE",
@@ -113,7 +119,9 @@ def _run(args: argparse.Namespace, client: Client) -> int:
 
 def _require_words(args: argparse.Namespace) -> None:
     few, many = _WORDS[args.action]
-    given = [one for one in (args.file, args.value) if one is not None]
+    given = [one for one in (args.file, args.value, *args.more) if one is not None]
+    if args.action == "set" and len(given) > many and len(given) % 2 == 0:
+        return
     if not few <= len(given) <= many:
         words = "KEY VALUE" if many == 2 else "no VALUE" if many else "no FILE"
         raise UsageError(f"config {args.action} takes {words}")
@@ -146,10 +154,16 @@ def machine_of(args: argparse.Namespace, client: Client) -> Machine:
 
 def _set(args: argparse.Namespace, client: Client) -> int:
     machine = machine_of(args, client)
-    keys, value = parsed_key(args.file), parsed_value(args.value)
+    words = [args.file, args.value, *args.more]
+    pairs = [
+        (parsed_key(key), parsed_value(value))
+        for key, value in zip(words[::2], words[1::2], strict=True)
+    ]
     file = ConfigFile(machine.config)
-    file.set(keys, value)
-    return _saved(args, lambda: file.save(machine, client, key=keys), machine.config)
+    for keys, value in pairs:
+        file.set(keys, value)
+    changed = [keys for keys, _ in pairs]
+    return _saved(args, lambda: file.save(machine, client, keys=changed), machine.config)
 
 
 def _saved(args: argparse.Namespace, save: Callable[[], None], path: str) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
+import stat
 import sys
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.durations import duration_s, limit_s, wait_for_flag
 from fallbackd_client.cli.ending import begun, finish, see_through
-from fallbackd_client.cli.output import UsageError
+from fallbackd_client.cli.output import UsageError, note
 from fallbackd_client.wire.framing import MAX_LINE_BYTES
 
 TYPE_CHECKING = False
@@ -17,10 +19,13 @@ if TYPE_CHECKING:
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
 
+FIRST_BYTE_S = 3.0
+"""How long a pipe may be silent before the prompt is sent without it."""
+
 
 def register(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("prompt", metavar="PROMPT", help="the prompt; `-` reads standard input")
+    prompt_argument(parser)
     add("--backend", metavar="B", help="backend to try first")
     add("--role", metavar="R", help="a configured role: its chain and its rules")
     add("--chain", metavar="C", help="name of a chain, or backends separated by commas")
@@ -124,9 +129,49 @@ def _params(args: argparse.Namespace) -> dict[str, Json]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def prompt_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "prompt",
+        metavar="PROMPT",
+        help="the prompt, followed by piped input; `-` reads all of it from standard input",
+    )
+
+
 def prompt_of(argument: str) -> str:
-    if argument != "-":
-        return _not_empty(_in_utf8(argument))
+    """The prompt that an argument and standard input make together."""
+    if argument == "-":
+        return _not_empty(_standard_input())
+    prompt = _not_empty(_in_utf8(argument))
+    piped = _standard_input().strip() if _is_piped() else ""
+    return f"{prompt}\n\n{piped}" if piped else prompt
+
+
+def _is_piped() -> bool:
+    """Whether input was given beside a prompt. A pipe that only stays open holds nothing up."""
+    given = _given()
+    if given is None:
+        return False
+    if given == "file" or select.select([sys.stdin], [], [], FIRST_BYTE_S)[0]:
+        return True
+    note(
+        f"no input came on standard input within {FIRST_BYTE_S:g} s; the prompt is sent without it"
+        " (give a slow command's output in a file, or `</dev/null` where there is none)"
+    )
+    return False
+
+
+def _given() -> str | None:
+    """What standard input is, `file` or `pipe`; None: a terminal, a device, or nothing."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):  # closed, or replaced by a caller
+        return None
+    if stat.S_ISREG(mode):
+        return "file"
+    return "pipe" if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None
+
+
+def _standard_input() -> str:
     raw = sys.stdin.buffer.read(MAX_LINE_BYTES + 1)
     if len(raw) > MAX_LINE_BYTES:
         raise UsageError(
@@ -134,7 +179,7 @@ def prompt_of(argument: str) -> str:
             " input into a file in the working directory and name the file in the prompt"
         )
     try:
-        return _not_empty(raw.decode())
+        return raw.decode()
     except UnicodeDecodeError as error:
         raise UsageError(f"the prompt on standard input is not UTF-8: {error}") from error
 

@@ -160,7 +160,8 @@ def _age(one: dict[str, Json], at: float) -> str:
 
 def _doing(one: dict[str, Json]) -> str:
     """What keeps it from being worked on, instead of what was asked."""
-    return f"waits for {one['blocked_by']}" if one.get("blocked_by") else ""
+    waits = one.get("blocked_by") and one.get("state") in ("queued", "waiting")
+    return f"waits for {one['blocked_by']}" if waits else ""
 
 
 def directory(path: Json, width: int | None = None) -> str:

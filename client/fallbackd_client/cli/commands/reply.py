@@ -6,7 +6,7 @@ import argparse
 import os
 
 from fallbackd_client.cli import exits, ids
-from fallbackd_client.cli.commands.delegate import prompt_of
+from fallbackd_client.cli.commands.delegate import prompt_argument, prompt_of
 from fallbackd_client.cli.durations import wait_for_flag
 from fallbackd_client.cli.ending import begun, see_through
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
-    parser.add_argument("prompt", metavar="PROMPT", help="the prompt; `-` reads standard input")
+    prompt_argument(parser)
     wait_for_flag(parser)
 
 

@@ -14,9 +14,12 @@ from fallbackd_client.cli.render import Style, one_line
 from fallbackd_client.cli.setup import background, units
 from fallbackd_client.cli.setup.asking import Asking, make_changes, reported
 from fallbackd_client.cli.setup.changes import Change, run_change, short
+from fallbackd_client.cli.setup.completions import installed_completions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
 
@@ -49,7 +52,12 @@ def run(args: argparse.Namespace, client: Client) -> int:
         return _logs(args, machine, service)
     asking = Asking(yes=args.yes or args.action not in _CHANGING, dry_run=args.dry_run)
     asking.require_terminal()
-    return reported(args, asking, lambda: _change(args, machine, service, client, asking))
+    code = reported(args, asking, lambda: _change(args, machine, service, client, asking))
+    if args.action == "uninstall" and (commands := removals(machine)):
+        note("Settings of other programs still name fallbackd. To remove it from them:")
+        for one in commands:
+            note(f"  {one}")
+    return code
 
 
 def _change(
@@ -124,6 +132,32 @@ def stop_manual(machine: Machine, service: Service, client: Client) -> list[Chan
     return [background.stop_change(machine, client, pid)]
 
 
+def removals(machine: Machine) -> list[str]:
+    """Commands that take fallbackd out of the settings of other programs that name it now."""
+    from fallbackd_client.interactive import hooks
+    from fallbackd_client.mcp.install.clients import CLIENTS
+    from fallbackd_client.settings import jsonc
+    from fallbackd_client.settings.editing import read
+
+    def found(look: Callable[[], Json]) -> bool:
+        try:
+            return bool(look())
+        except jsonc.Unreadable:  # what cannot be read is not known to name it
+            return False
+
+    environ = {**machine.environ, "HOME": machine.home}
+    settings = hooks.claude_settings(environ)
+    commands = []
+    if found(lambda: hooks.has_hook(jsonc.load(read(settings) or ""))):
+        commands.append("fallbackd-client hooks uninstall claude")
+    for name, client in CLIENTS.items():
+        path = client.file(environ)
+        if found(lambda path=path, client=client: client.installed(read(path) or "")):  # type: ignore[misc]
+            commands.append(f"fallbackd-client mcp install {name} --undo")
+    commands += [f"rm {short(machine, path)}" for path in installed_completions(machine)]
+    return commands
+
+
 def no_manager(machine: Machine) -> str:
     """Why there can be no service, and what to do instead."""
     _, findings = ask_manager(machine)
@@ -146,11 +180,16 @@ def _say_how(action: str, machine: Machine) -> None:
         )
 
 
+def _is_up(machine: Machine) -> str:
+    service, _ = ask_manager(machine)
+    return "The daemon is running." if service.pid else "The first client starts the daemon."
+
+
 def how_to(machine: Machine) -> str:
     """What a person wants to do with a service later."""
     return "\n".join(
         [
-            "The first client starts the daemon. Later:",
+            f"{_is_up(machine)} Later:",
             "  fallbackd-client service logs -f      follow its log",
             "  fallbackd-client service stop         stop it and running agents",
             "  fallbackd-client service restart      restart it; agents continue",

@@ -117,7 +117,10 @@ def _no_manager(machine: Machine) -> list[Finding]:
 
 def look_at_service(machine: Machine, service: Service) -> list[Finding]:
     if not service.units:
-        return []
+        if os.path.isdir(f"{machine.root}/run/systemd/system"):
+            return []  # `ask_manager` says why it does not answer
+        what = "systemd does not run here, so fallbackd is not a service; start it manually"
+        return [Finding("service", NOTE, what, START_MANUALLY)]
     for unit in (SOCKET, SERVICE):
         state = service.value(unit, "LoadState")
         if state == "masked":

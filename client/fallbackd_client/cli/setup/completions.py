@@ -33,12 +33,20 @@ def completion_changes(machine: Machine) -> list[Change]:
     shell = os.path.basename(machine.environ.get("SHELL", ""))
     if shell not in _PLACES:
         return []
-    name, variable, usual, below = _PLACES[shell]
-    base = machine.environ.get(variable, "")
-    if not os.path.isabs(base):
-        base = os.path.join(machine.home, usual)
+    name = _PLACES[shell][0]
     try:
         text = shared_text(os.path.join(COMPLETIONS, name))
     except FileNotFoundError:
         return []
-    return file_change(machine, os.path.join(base, below), text, note=shell)
+    return file_change(machine, _path(machine, shell), text, note=shell)
+
+
+def installed_completions(machine: Machine) -> list[str]:
+    """Files that `completion_changes` has written, for whichever shell."""
+    return [path for shell in _PLACES if os.path.isfile(path := _path(machine, shell))]
+
+
+def _path(machine: Machine, shell: str) -> str:
+    _, variable, usual, below = _PLACES[shell]
+    base = machine.environ.get(variable, "")
+    return os.path.join(base if os.path.isabs(base) else os.path.join(machine.home, usual), below)

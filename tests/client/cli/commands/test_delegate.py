@@ -4,9 +4,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from tests.client.conftest import RunCli
-from tests.client.scripted import Failing, Peer
+from tests.client.scripted import Failing, Peer, serving
+from tests.support.command import client_argv, client_environ, run_client
 
 ACCEPTED = {"delegation": "d1", "state": "running", "created_at": 1.0, "active": "codex"}
 DONE = {**ACCEPTED, "state": "succeeded", "served_by": "codex", "text": "the answer"}
@@ -297,3 +299,67 @@ def test_a_directory_whose_name_is_not_utf8_is_usage() -> None:
 
     with pytest.raises(UsageError, match=r"caf\\xe9.*is not UTF-8.*--cwd"):
         _cwd("/work/caf\udce9")
+
+
+DIFF = b"diff --git a/x b/x\n+the change\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "stdin", "sent"),
+    [
+        (["review this"], DIFF, "review this\n\ndiff --git a/x b/x\n+the change"),
+        (["review this"], b"", "review this"),
+        (["review this"], b" \n", "review this"),
+        (["-"], DIFF, DIFF.decode()),
+    ],
+)
+async def test_piped_input_follows_the_prompt_or_is_the_prompt(
+    tmp_path: Path, argv: list[str], stdin: bytes, sent: str
+) -> None:
+    def script(peer: Peer) -> None:
+        while (request := peer.read()) is not None:
+            peer.answer(request, ACCEPTED if request["method"] == "delegate" else DONE)
+
+    with serving(tmp_path / "control.sock", script, script, script) as server:
+        ran = await run_client(server.path, "delegate", *argv, stdin=stdin)
+        assert ran.code == 0, ran.err
+        assert server.params("delegate")["prompt"] == sent
+
+
+async def test_a_file_as_standard_input_follows_the_prompt_too(tmp_path: Path) -> None:
+    (tmp_path / "x.diff").write_bytes(DIFF)
+
+    def script(peer: Peer) -> None:
+        while (request := peer.read()) is not None:
+            peer.answer(request, ACCEPTED if request["method"] == "delegate" else DONE)
+
+    with serving(tmp_path / "control.sock", script, script, script) as server:
+        with (tmp_path / "x.diff").open("rb") as file:
+            await anyio.run_process(
+                client_argv("delegate", "review this"),
+                stdin=file,
+                env=client_environ(server.path, None),
+            )
+        assert server.params("delegate")["prompt"].endswith("+the change")
+
+
+async def test_a_pipe_that_only_stays_open_holds_nothing_up_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    def script(peer: Peer) -> None:
+        while (request := peer.read()) is not None:
+            peer.answer(request, ACCEPTED if request["method"] == "delegate" else DONE)
+
+    reading, writing = os.pipe()
+    try:
+        with serving(tmp_path / "control.sock", script, script, script) as server:
+            ran = await anyio.run_process(
+                client_argv("delegate", "do it"),
+                stdin=reading,
+                env=client_environ(server.path, None),
+            )
+            assert server.params("delegate")["prompt"] == "do it"
+            assert b"no input came on standard input" in ran.stderr
+    finally:
+        os.close(reading)
+        os.close(writing)

@@ -150,3 +150,18 @@ def test_ids_are_as_long_as_they_have_to_be() -> None:
     assert shortened(["d1234567890", "d9"]) == ["d1234567", "d9"]
     assert shortened(["d12345678901", "d12345678902"]) == ["d12345678901", "d12345678902"]
     assert shortened(["d1234567890123456789"], is_part=True) == ["d12345678901"]
+
+
+def test_what_was_cancelled_while_it_waited_is_listed_with_its_prompt(run_cli: RunCli) -> None:
+    one = {
+        "delegation": "d1",
+        "state": "cancelled",
+        "created_at": 1.0,
+        "ended_at": 2.0,
+        "blocked_by": "d0",
+        "prompt": "the second prompt",
+    }
+    listed = {"delegation.list": lambda asked: {"lines": [one] if asked["ended"] else []}}
+    ran = run_cli(["list", "--all"], {**listed, **CALLS})
+    assert "the second prompt" in ran.out
+    assert "waits for" not in ran.out

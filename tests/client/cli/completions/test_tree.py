@@ -46,7 +46,7 @@ def test_values_are_of_the_kind_that_their_names_say() -> None:
     assert places == {
         "wait": [DELEGATIONS],
         "call": [METHODS, ""],
-        "config": ["", FILES, ""],
+        "config": ["", FILES, "", ""],
         "sessions": [SESSIONS],
     }
     assert root.children["config"].positionals[0].value.words == (

@@ -23,8 +23,10 @@ def home(tmp_path: Path) -> Home:
     return found
 
 
-def test_a_machine_without_systemd_is_well(home: Home) -> None:
-    assert findings(home) == []
+def test_a_machine_without_systemd_is_well_and_has_no_service(home: Home) -> None:
+    [found] = findings(home)
+    assert found[0] == "note"
+    assert "is not a service" in found[1]
 
 
 def test_a_service_that_is_installed_and_enabled_is_well(home: Home) -> None:
