@@ -112,3 +112,57 @@ async def test_no_program_inherits_a_key_of_a_backend_that_is_not_its_own(tmp_pa
         await delegate(daemon, "other")
         seen = environments(place, "other")
         assert [keys_in(one) for one in seen] == [{"UNRELATED"}] * 2
+
+
+OWN_LOGINS = {
+    "ANTHROPIC_API_KEY": "value-of-anthropic",
+    "OPENAI_API_KEY": "value-of-openai",
+    "GEMINI_API_KEY": "value-of-gemini",
+}
+HTTP_WITH_THE_SAME = """
+[defaults]
+confine = false  # they leave word of what they see outside of their directories
+"""
+HTTP_BACKEND = """
+[backends.{kind}]
+kind = "{kind}"
+base_url = "http://127.0.0.1:9"
+model = "m"
+credentials = [{{ label = "team", env = "{variable}" }}]
+"""
+
+
+async def test_an_agent_keeps_its_own_login_that_an_http_backend_uses_too(tmp_path: Path) -> None:
+    place = tmp_path / "seen"
+    place.mkdir()
+    config = HTTP_WITH_THE_SAME
+    kinds = ("anthropic-http", "openai-http", "google-http")
+    for kind, variable in zip(kinds, OWN_LOGINS, strict=True):
+        config += HTTP_BACKEND.format(kind=kind, variable=variable)
+    agents = ("claude", "codex", "gemini", "opencode")
+    for name in agents:
+        program(tmp_path / "bin", name, PRINTS_ENVIRONMENT.format(place=place, name=name))
+    async with running(tmp_path, config, env=OWN_LOGINS) as daemon:
+        for name in agents:
+            await delegate(daemon, name)
+        for name, own in zip(agents, (*OWN_LOGINS, None), strict=True):
+            seen = environments(place, name)
+            assert seen, name
+            for one in seen:
+                assert set(OWN_LOGINS) & set(one) == ({own} - {None}), name
+
+
+async def test_a_login_of_another_account_of_the_same_agent_stays_with_that(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "seen"
+    place.mkdir()
+    body = PRINTS_ENVIRONMENT.format(place=place, name="claude")
+    program(tmp_path / "bin", "claude", body)
+    work = 'kind = "claude"\ncredentials = [{ label = "w", env = "ANTHROPIC_API_KEY" }]\n'
+    config = f"{HTTP_WITH_THE_SAME}[backends.claude-work]\n{work}"
+    async with running(tmp_path, config, env=OWN_LOGINS) as daemon:
+        await delegate(daemon, "claude")
+        assert all("ANTHROPIC_API_KEY" not in one for one in environments(place, "claude"))
+        await delegate(daemon, "claude-work")
+        assert any("ANTHROPIC_API_KEY" in one for one in environments(place, "claude"))

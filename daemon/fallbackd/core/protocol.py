@@ -110,6 +110,9 @@ class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     env: Mapping[str, str] = field(default_factory=dict)
     """Set on top of the scrubbed environment of the daemon."""
     unset: tuple[str, ...] = ()
+    keeps: tuple[str, ...] = ()
+    """Variables of the daemon that it inherits although they hold a credential of others too: its
+    own login."""
     credential: CredentialRef | None = None
     """Set as its variable `into` by the transport, on top of `env`."""
     own_tmp: bool = False

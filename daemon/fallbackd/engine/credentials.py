@@ -12,7 +12,7 @@ from typing import Protocol
 
 from msgspec import structs
 
-from fallbackd.backends.spec import Options
+from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.events import CredentialSeen
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.record import Outage, view
@@ -44,6 +44,42 @@ def credential_variables(options: Iterable[Options]) -> frozenset[str]:
     """The variables of the daemon that hold a credential of any of these backends."""
     found = (ref for one in options for ref in one.credentials if ref.source == "env")
     return frozenset(ref.name for ref in found)
+
+
+def own_login(
+    settings: Settings, kinds: Mapping[str, BackendKind], id: BackendId
+) -> tuple[str, ...]:
+    """
+    The variables of the daemon that are the login of this backend's program, also where an HTTP
+    backend has its key in one of them. None where it has credentials of its own, and none that is
+    a credential of another program: that is another account.
+    """
+    backend = find_backend(settings.policy, id)
+    if backend is None or backend.kind not in kinds or settings.options_of(id).credentials:
+        return ()
+    programs = (
+        settings.options_of(other)
+        for other, one in settings.policy.backends.items()
+        if not one.is_http
+    )
+    taken = credential_variables(programs)
+    return tuple(name for name in kinds[backend.kind].setup.variables if name not in taken)
+
+
+def keeping(call: Call, names: tuple[str, ...]) -> Call:
+    """The call of a program that inherits these variables in any case."""
+    match call:
+        case CommandLine():
+            return structs.replace(call, keeps=names)
+        case ServedPrompt():
+            run = call.otherwise
+            return structs.replace(
+                call,
+                server=structs.replace(call.server, keeps=names),
+                otherwise=None if run is None else structs.replace(run, keeps=names),
+            )
+        case _:
+            return call
 
 
 def carrying(call: Call, credential: CredentialRef | None, options: Options) -> Call:

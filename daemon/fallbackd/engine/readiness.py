@@ -16,7 +16,7 @@ from fallbackd.core.health.scopes import backend_scope, credential_scope, find_b
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.routing.candidates import candidates_for
-from fallbackd.engine.credentials import CredentialLooks
+from fallbackd.engine.credentials import CredentialLooks, own_login
 from fallbackd.engine.environment import Settings, World
 from fallbackd.lib.homes import expand
 from fallbackd.ports.clock import Clock
@@ -108,7 +108,9 @@ class Readiness:
         if options.credentials or backend.allow_env or options.command:
             return False
         world = self._host.world
-        environ = {**world.inheritable, **options.env}
+        own = own_login(self._host.settings, world.kinds, backend.id)
+        kept = {name: world.environ[name] for name in own if name in world.environ}
+        environ = {**world.inheritable, **kept, **options.env}
 
         def place(file: str) -> str:
             return expand(file, environ, home=world.home) or file

@@ -16,7 +16,7 @@ from fallbackd.core.watch import Watch
 from fallbackd.core.work.resumption import CONTINUE, not_resumed
 from fallbackd.engine.carrying import GivenPast, carried, on_record, place_of
 from fallbackd.engine.confinement import confined, confinement_of
-from fallbackd.engine.credentials import carrying, credential_of
+from fallbackd.engine.credentials import carrying, credential_of, keeping, own_login
 from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.judging import no_ones_fault
 from fallbackd.engine.live import Fingerprint, LiveAttempt, LiveHost, Prepared
@@ -189,6 +189,7 @@ def _call(
         call, kind, options, known=host.repairs, settings=host.settings, asked=asked
     )
     call = carrying(call, credential, options)
+    call = keeping(call, own_login(host.settings, world.kinds, order.backend))
     return confined(call, confinement_of(host.settings, world, order.backend, work))
 
 

@@ -48,7 +48,8 @@ class Inheritable(Mapping[str, str]):
     The daemon's environment as the programs that it starts may inherit it.
 
     A live view: without the variables that hold a credential of any backend. A backend's own
-    program is given its credential for one call, whatever it inherits.
+    program is given its credential for one call, whatever it inherits; an agent whose login is in
+    such a variable keeps it.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -58,6 +59,11 @@ class Inheritable(Mapping[str, str]):
     def withhold(self, names: Iterable[str]) -> None:
         """These instead of those before, from the next program on."""
         self._withheld = frozenset(names)
+
+    def with_kept(self, names: Iterable[str]) -> Mapping[str, str]:
+        """The same for a program that has these in any case."""
+        kept = {name: self._environ[name] for name in names if name in self._environ}
+        return {**self, **kept} if kept else self
 
     def __getitem__(self, name: str) -> str:
         if name in self._withheld:

@@ -30,7 +30,7 @@ from fallbackd.lib.failpoints import handed_on, hit
 from fallbackd.lib.procenv import ancestors
 from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports.process.confining import confine_words
-from fallbackd.transports.process.environment import child_environment
+from fallbackd.transports.process.environment import Inheritable, child_environment
 from fallbackd.transports.process.leftovers import take_up
 from fallbackd.transports.process.orphans import DIRECTORY_VARIABLE, TOKEN_VARIABLE
 from fallbackd.transports.process.runner import cgroup, frames
@@ -75,7 +75,8 @@ class ProcessTransport:
             cgroup_home: Below which each program has a control group; empty: it has none.
             secrets: Where the credentials of calls are found; None: by `environ`.
         """
-        self._environ = os.environ if environ is None else environ
+        environ = os.environ if environ is None else environ
+        self._environ = environ if isinstance(environ, Inheritable) else Inheritable(environ)
         self._now = now
         self._cgroup_home = cgroup_home
         self._umask = umask
@@ -123,7 +124,10 @@ class ProcessTransport:
         added = {**_temporary(call, tmp), **call.env}
         unset = call.unset if call.confinement is None else (*call.unset, *_OF_TMUX)
         child_env = child_environment(
-            self._environ, added=added, unset=unset, marks={**credential, **marks}
+            self._environ.with_kept(call.keeps),
+            added=added,
+            unset=unset,
+            marks={**credential, **marks},
         )
         spec = {
             "argv": call.argv,
