@@ -1,12 +1,13 @@
 """What each kind starts, by permission, model and the user's own settings."""
 
 import re
+import tomllib
 from typing import Any
 
 import msgspec
 import pytest
 
-from fallbackd.backends import KINDS
+from fallbackd.backends import KINDS, codex_cli
 from fallbackd.backends.commands import MENTIONS_ESCAPED
 from fallbackd.backends.spec import Options
 from fallbackd.classify.classifier import classify
@@ -184,15 +185,13 @@ OWN_PROVIDER = 'model_provider = "mine"\n[model_providers.mine]\nname = "Mine"\n
 
 def test_codex_keeps_the_retries_that_it_reports() -> None:
     for mode in ("interactive", "batch"):
-        settings = settings_of(
-            start("codex", mode=mode, files={"~/.codex/config.toml": OWN_PROVIDER})
-        )
+        settings = settings_of(start("codex", mode=mode, files={codex_cli.CONFIG: OWN_PROVIDER}))
         assert not any("stream_max_retries" in each for each in settings)
 
 
 def test_codex_makes_its_silent_retries_only_where_there_is_time() -> None:
     silent = "model_providers.mine.request_max_retries=0"
-    files = {"~/.codex/config.toml": OWN_PROVIDER}
+    files = {codex_cli.CONFIG: OWN_PROVIDER}
     assert silent in settings_of(start("codex", mode="interactive", files=files))
     assert silent not in settings_of(start("codex", mode="batch", files=files))
 
@@ -210,20 +209,67 @@ def test_codex_makes_its_silent_retries_only_where_there_is_time() -> None:
     ],
 )
 def test_codex_gets_no_setting_for_a_provider_that_it_does_not_know(config: str) -> None:
-    files = {"~/.codex/config.toml": config}
+    files = {codex_cli.CONFIG: config}
     settings = settings_of(start("codex", mode="interactive", files=files))
     assert not any(s.startswith("model_providers") for s in settings)
     assert "check_for_update_on_startup=false" in settings
 
 
-def test_codex_with_another_home_keeps_all_its_retries() -> None:
-    call = start(
-        "codex",
-        mode="interactive",
-        files={"~/.codex/config.toml": OWN_PROVIDER},
-        inherited={"CODEX_HOME": "/elsewhere"},
-    )
-    assert not any(s.startswith("model_providers") for s in settings_of(call))
+def profile_of(call: CommandLine) -> dict[str, Any]:
+    """The settings of its sandbox, as codex reads them."""
+    found: dict[str, Any] = {}
+    for each in settings_of(call):
+        name, _, value = each.partition("=")
+        found[name] = tomllib.loads(f"v = {value}")["v"]
+    return found
+
+
+def test_codex_opens_the_same_places_to_its_commands_as_the_kernel_to_others() -> None:
+    places = {"writable": ("/home/me/.cargo/registry",), "repositories": ("/srv/p/.git",)}
+    call = start("codex", cwd="/srv/p", **places)
+    assert "-s" not in call.argv
+    found = profile_of(call)
+    assert found["sandbox_mode"] == "workspace-write"
+    assert found["sandbox_workspace_write.writable_roots"] == ["/home/me/.cargo/registry"]
+    assert found["default_permissions"] == "fallbackd"
+    places = found["permissions.fallbackd.filesystem"]
+    assert places[":root"] == "read"
+    assert places["/home/me/.cargo/registry"] == "write"
+    assert places[":project_roots"] == {
+        ".": "write",
+        ".git": "write",
+        ".git/hooks": "read",
+        ".git/config": "read",
+    }
+    assert found["permissions.fallbackd.network"] == {"enabled": False}
+
+
+def test_codex_opens_a_repository_elsewhere_without_its_hooks_and_configuration() -> None:
+    call = start("codex", writable=("/c",), repositories=("/srv/main/.git",))
+    places = profile_of(call)["permissions.fallbackd.filesystem"]
+    assert places["/srv/main/.git"] == "write"
+    assert places["/srv/main/.git/hooks"] == places["/srv/main/.git/config"] == "read"
+    assert places[":project_roots"] == {".": "write"}
+
+
+def test_codex_keeps_what_its_user_has_set_for_the_sandbox() -> None:
+    config = '[sandbox_workspace_write]\nnetwork_access = true\nwritable_roots = ["/srv/own"]\n'
+    found = profile_of(start("codex", writable=("/c",), files={codex_cli.CONFIG: config}))
+    assert found["permissions.fallbackd.network"] == {"enabled": True}
+    assert found["permissions.fallbackd.filesystem"]["/srv/own"] == "write"
+    assert found["sandbox_workspace_write.writable_roots"] == ["/c", "/srv/own"]
+
+
+@pytest.mark.parametrize("config", ["[sandbox_workspace_write", "sandbox_workspace_write = 3"])
+def test_codex_starts_with_a_strange_configuration(config: str) -> None:
+    found = profile_of(start("codex", writable=("/c",), files={codex_cli.CONFIG: config}))
+    assert found["permissions.fallbackd.network"] == {"enabled": False}
+
+
+def test_codex_that_only_reads_or_may_do_all_gets_no_places() -> None:
+    for permissions in ("read", "full"):
+        call = start("codex", permissions=permissions, writable=("/c",))
+        assert "default_permissions" not in profile_of(call)
 
 
 def test_codex_reads_the_provider_of_the_profile_in_use() -> None:
@@ -231,7 +277,7 @@ def test_codex_reads_the_provider_of_the_profile_in_use() -> None:
         'profile = "p"\n[profiles.p]\nmodel_provider = "mine"\n'
         '[model_providers.mine]\nname = "Mine"\n'
     )
-    files = {"~/.codex/config.toml": config}
+    files = {codex_cli.CONFIG: config}
     settings = settings_of(start("codex", mode="interactive", files=files))
     assert "model_providers.mine.request_max_retries=0" in settings
 

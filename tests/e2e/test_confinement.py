@@ -27,6 +27,9 @@ h={home}
 echo in > inside.txt
 git add inside.txt
 git commit -qm made
+git log --format=committed:%s -1
+echo cached > $h/.cache/cached.txt
+mkdir -p $h/.cargo/registry && echo cached > $h/.cargo/registry/cached.txt
 echo out > $h/outside.txt
 echo out > {work}/../beside.txt
 echo temporary > "${{TMPDIR:-/tmp}}/t"
@@ -52,6 +55,7 @@ async def work(s: Scene, name: str, **params: Any) -> tuple[dict[str, Any], str]
     key = s.home.path / KEYS[other]
     key.parent.mkdir(parents=True, exist_ok=True)
     key.write_text('"sk-of-another"\n')
+    (s.home.work / "Cargo.toml").touch()
     command = WORK.format(home=s.home.path, work=s.home.work, key=KEYS[other])
     s.provider.behave(route, "tool", "ok", command=command)
     done = await s.delegate(name, **params)
@@ -67,6 +71,9 @@ async def test_the_shell_of_an_agent_writes_in_its_directory_alone(
         assert done["state"] == "succeeded", s.daemon.log()
         assert done["text"] == TEXT
         assert (s.home.work / "inside.txt").read_text() == "in\n", said
+        assert "committed:made" in said
+        assert (s.home.path / ".cache" / "cached.txt").exists()
+        assert (s.home.path / ".cargo" / "registry" / "cached.txt").exists()
         is_held = IS_CONFINED or name == "codex"
         assert (s.home.path / "outside.txt").exists() is not is_held
         assert (tmp_path / "beside.txt").exists() is not is_held
@@ -161,3 +168,17 @@ async def test_an_agent_that_stops_at_a_question_asks_for_approval(
         s.provider.behave("opencode", "tool", "ok", command="curl example.invalid > x")
         done = await s.delegate(name)
         assert done["attempts"][-1]["failure"]["reason"] == "approval_required", done
+
+
+async def test_hooks_and_configuration_of_git_are_closed_to_commands_of_codex(
+    tmp_path: Path,
+) -> None:
+    async with scene(tmp_path) as s:
+        command = "echo x > .git/hooks/made; git config a.b c; echo x > .git/made; echo end"
+        s.provider.behave("codex", "tool", "ok", command=command)
+        done = await s.delegate("codex")
+        assert done["state"] == "succeeded", s.daemon.log()
+        git = s.home.work / ".git"
+        assert (git / "made").exists()
+        assert not (git / "hooks" / "made").exists()
+        assert "[a]" not in (git / "config").read_text()

@@ -8,11 +8,13 @@ import pytest
 
 from fallbackd.app.configuration import settings_of
 from fallbackd.backends import KINDS
+from fallbackd.backends.codex_cli import CONFIG as CONFIG_OF_CODEX
 from fallbackd.backends.toolchains import TOOLCHAINS
 from fallbackd.config.load import load
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import CommandLine, Confinement, HttpRequest, ServedPrompt, Work
-from fallbackd.engine.confinement import confined, confinement_of
+from fallbackd.engine import starting
+from fallbackd.engine.confinement import confined, confinement_of, with_own_roots
 from fallbackd.engine.environment import Settings, World
 from fallbackd.transports.process.runner.landlock import WHOLE_ABI
 
@@ -36,6 +38,11 @@ WORLD = cast(
         kinds=KINDS,
         environ={"HOME": "/home/me", "CLAUDE_CONFIG_DIR": "/srv/claude"},
         home="/home/me",
+        inheritable={"HOME": "/home/me"},
+        open_places=lambda given, environ: (
+            (*given.writable, *(each.name for each in given.toolchains), *environ.values()),
+            (f"{given.cwd}/.git",),
+        ),
         private=("/home/me/.local/state/fallbackd",),
         runs_root=Path("/home/me/.local/state/fallbackd/runs"),
     ),
@@ -53,6 +60,12 @@ def work(**changes: Any) -> Work:
 
 def of(backend: str, more: str = "", *, abi: int = WHOLE_ABI, **changes: Any) -> Any:
     return confinement_of(settings(more, abi=abi), WORLD, BackendId(backend), work(**changes))
+
+
+def roots(more: str, *, abi: int = WHOLE_ABI, **changes: Any) -> Work:
+    text = CONFIG.partition("[backends.codex.env]")[0] + more
+    found = settings_of(load(text, path="config.toml"), abi=abi)
+    return with_own_roots(found, WORLD, BackendId("codex"), work(**changes))
 
 
 def test_the_directory_is_written_at_workspace_and_not_at_read() -> None:
@@ -128,8 +141,21 @@ def test_its_own_directory_is_read_where_the_daemon_keeps_it() -> None:
     assert of("claude", permissions="read").readable == ("/p",)
 
 
-def test_codex_is_left_to_its_own_sandbox() -> None:
+def test_codex_is_left_to_its_own_sandbox_which_gets_the_same_places() -> None:
     assert of("codex") is None
+    found = roots('[backends.codex]\nwritable = ["/srv/shared/"]\n[backends.codex.env]\nA = "b"\n')
+    assert {"/srv/shared/", "${XDG_CACHE_HOME:-~/.cache}/", "cargo", "b"} <= set(found.writable)
+    assert found.repositories == ("/w/.git",)
+
+
+def test_codex_gets_no_places_where_it_only_reads_or_confine_is_off() -> None:
+    assert roots("", permissions="read").writable == ()
+    assert roots("[backends.codex]\nconfine = false\n").writable == ()
+    assert roots("[defaults]\nconfine = false\n").writable == ()
+
+
+def test_codex_needs_no_landlock_for_its_places() -> None:
+    assert roots("", abi=0).writable
 
 
 @pytest.mark.parametrize(
@@ -191,3 +217,15 @@ def test_a_place_that_is_no_path_is_left_out_loudly(bad: str, place: str) -> Non
     loaded = load(f"[backends.claude]\nwritable = {bad}\n", path="config.toml")
     assert [one.path for one in loaded.warnings] == [f"backends.claude.writable{place}"]
     assert loaded.options[BackendId("claude")].writable == ()
+
+
+def test_the_settings_of_codex_are_read_where_its_own_variable_says() -> None:
+    files = {"/home/me/.codex/config.toml": "usual", "/srv/codex/config.toml": "moved"}
+    world = cast(World, SimpleNamespace(home="/home/me", read_text=files.get))
+
+    def read(environ: dict[str, str]) -> dict[str, str]:
+        return starting._texts(world, KINDS["codex"], environ)
+
+    assert read({}) == {CONFIG_OF_CODEX: "usual"}
+    assert read({"CODEX_HOME": "/srv/codex"}) == {CONFIG_OF_CODEX: "moved"}
+    assert read({"CODEX_HOME": "/srv/none"}) == {}

@@ -25,6 +25,7 @@ from tests.transports.programs import (
 )
 
 from fallbackd.core.protocol import Confinement, NotStarted, ProcessExit, Toolchain
+from fallbackd.transports.process.confining import open_places
 from fallbackd.transports.process.recording import read_exit
 from fallbackd.transports.process.runner.landlock import WHOLE_ABI, kernel_abi
 
@@ -466,3 +467,19 @@ async def test_tmux_has_a_socket_of_its_own(place: Place, monkeypatch: pytest.Mo
     monkeypatch.setenv("TMUX", "/tmp/of-the-person,1,0")
     said = await place.run('echo "${TMUX-none} $TMUX_TMPDIR"')
     assert said == f"none {place.attempt}/tmp\n"
+
+
+def test_for_a_program_with_a_sandbox_of_its_own_its_places_are_made_and_listed(
+    place: Place,
+) -> None:
+    (place.work / "Toolfile").touch()
+    (place.home / "file").touch()
+    subprocess.run(["git", "init", "-q", str(place.work)], check=True)
+    given = ("~/.agent/", "~/.agent/below/", "~/file", "~/missing")
+    confinement = Confinement(cwd=str(place.work), writable=given, toolchains=(TOOL,))
+    environ = {"HOME": str(place.home), "PATH": "/usr/bin", "TMPDIR": str(place.root)}
+    directories, repositories = open_places(confinement, environ)
+    assert directories == (f"{place.home}/.agent", f"{place.home}/.tool/cache")
+    assert repositories == (f"{place.work}/.git",)
+    assert (place.home / ".agent" / "below").is_dir()
+    assert not (place.home / "missing").exists()

@@ -43,6 +43,7 @@ from fallbackd.transports.opencode.link import OpencodeLink
 from fallbackd.transports.opencode.transport import ServedTransport
 from fallbackd.transports.opencode.whose import ProcessOwners
 from fallbackd.transports.probe import FreeProbe
+from fallbackd.transports.process.confining import open_places
 from fallbackd.transports.process.environment import Inheritable
 from fallbackd.transports.process.leftovers import end_stray
 from fallbackd.transports.process.recording import read_ends, read_log
@@ -223,6 +224,7 @@ def build(
         boot_id=clock.boot_id(),
         variables_of=read_variables,
         open_window=windows.open,
+        open_places=open_places,
         private=private_places(places, environ),
         shortage=shortage,
         has_room=has_room,

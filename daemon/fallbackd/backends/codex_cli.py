@@ -21,7 +21,14 @@ from typing import Any
 
 from fallbackd.backends import codex_rollout
 from fallbackd.backends.codex_signatures import RULES, evidence_of
-from fallbackd.backends.commands import command_line, is_plain, model_of, program, resumes
+from fallbackd.backends.commands import (
+    command_line,
+    encode_json,
+    is_plain,
+    model_of,
+    program,
+    resumes,
+)
 from fallbackd.backends.lines import CliParser, count, fields, status_in, words
 from fallbackd.backends.sessions import SessionFiles
 from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, Setup
@@ -41,7 +48,7 @@ from fallbackd.core.protocol import (
     Work,
 )
 
-CONFIG = "~/.codex/config.toml"
+CONFIG = "${CODEX_HOME:-~/.codex}/config.toml"
 _HOME = "CODEX_HOME"
 """The variable of another directory than `~/.codex`."""
 
@@ -53,14 +60,16 @@ def start(work: Work, options: Options) -> Call:
     match work.permissions:
         case "read":
             argv += ["-s", "read-only"]
-        case "workspace":
+        case "workspace" if not work.writable:
             argv += ["-s", "workspace-write"]
         case "full":
             argv += ["--dangerously-bypass-approvals-and-sandbox"]
     settings = ["check_for_update_on_startup=false", "analytics.enabled=false"]
+    own = _own_config(work)
     if work.permissions == "workspace":  # as for every agent: its own TMPDIR, not that of all
         settings.append("sandbox_workspace_write.exclude_slash_tmp=true")
-    name = _own_provider(work, options)
+        settings += _roots(work, own) if work.writable else []
+    name = _own_provider(own)
     if name is not None and work.mode == "interactive":
         # Its silent retries would take most of the patience; those that it reports stay on.
         settings.append(f"model_providers.{name}.request_max_retries=0")
@@ -76,19 +85,54 @@ def start(work: Work, options: Options) -> Call:
     return command_line(work, options, (*argv, "-"), own_tmp=True)
 
 
-def _own_provider(work: Work, options: Options) -> str | None:
+_PROFILE = "fallbackd"
+
+
+def _roots(work: Work, own: dict[str, Any]) -> list[str]:
+    """
+    The sandbox of its commands, with more places: as a profile of permissions, which goes before
+    the mode and can close a place inside of an open one. Versions that know no profiles have the
+    mode. What the user has set for the mode holds in the profile too.
+    """
+    mode = fields(own.get("sandbox_workspace_write"))
+    theirs = mode.get("writable_roots")
+    writable = [*work.writable, *(theirs if isinstance(theirs, list) else [])]
+    writable = [each for each in writable if isinstance(each, str)]
+    inside: dict[str, str] = {".": "write"}
+    places = {":root": "read", ":tmpdir": "write", **dict.fromkeys(writable, "write")}
+    for place in work.repositories:
+        is_inside = place == f"{work.cwd}/.git"
+        here, name = (inside, ".git") if is_inside else (places, place)
+        here |= {name: "write", f"{name}/hooks": "read", f"{name}/config": "read"}
+    filesystem = ",".join(
+        f"{encode_json(name)}={encode_json(word)}" for name, word in places.items()
+    )
+    below = ",".join(f"{encode_json(name)}={encode_json(word)}" for name, word in inside.items())
+    network = "true" if mode.get("network_access") is True else "false"
+    return [
+        'sandbox_mode="workspace-write"',
+        f"sandbox_workspace_write.writable_roots={encode_json(writable)}",
+        f'default_permissions="{_PROFILE}"',
+        f'permissions.{_PROFILE}.filesystem={{{filesystem},":project_roots"={{{below}}}}}',
+        f"permissions.{_PROFILE}.network={{enabled={network}}}",
+    ]
+
+
+def _own_config(work: Work) -> dict[str, Any]:
+    """The user's own configuration; empty where it cannot be read."""
+    try:
+        return tomllib.loads(work.files.get(CONFIG, ""))
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return {}
+
+
+def _own_provider(config: dict[str, Any]) -> str | None:
     """
     The provider of the user's own configuration whose retries can be switched off.
 
     Only one that is defined there: a setting for an unknown provider would define half of one,
     and built-in ones take none.
     """
-    if options.env.get(_HOME) or work.inherited.get(_HOME):
-        return None  # another file rules than the one that was read
-    try:
-        config = tomllib.loads(work.files.get(CONFIG, ""))
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return None
     profile = fields(fields(config.get("profiles")).get(words(config.get("profile"))))
     name = words(profile.get("model_provider")) or words(config.get("model_provider"))
     if name in _BUILT_IN_PROVIDERS or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
@@ -244,7 +288,6 @@ KIND = BackendKind(
         command="codex login",
     ),
     reads=(CONFIG,),
-    reads_env=(_HOME,),
     resumes=resumes,
     greets=True,
     resumes_anywhere=True,

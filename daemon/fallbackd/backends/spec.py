@@ -183,9 +183,10 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     is_plain: Callable[[Options], bool] = lambda _: False
     """Whether it prints nothing before the end."""
     reads: tuple[str, ...] = ()
-    """The user's own settings files (`~/…`) whose text `start` wants in `Work.files`."""
+    """The user's own settings files whose text `start` wants in `Work.files`. Places are as
+    `lib.homes` has them."""
     logins: tuple[str, ...] = ()
-    """Files (`~/…`) that a new login writes: a change ends what a bad login has marked."""
+    """Files that a new login writes: a change ends what a bad login has marked."""
     reads_env: tuple[str, ...] = ()
     resumes: Callable[[Options], bool] = lambda _: False
     """Whether `start` can continue the conversation that `Work.resume` names."""

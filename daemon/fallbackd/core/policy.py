@@ -310,8 +310,11 @@ class Policy(Struct, frozen=True, kw_only=True, dict=True):
 
     def confines(self, backend: Backend) -> bool:
         """Whether its program is to be confined, as far as the kernel can."""
-        wanted = self.defaults.confine if backend.confine is None else backend.confine
-        return wanted and self.kernel_confines != "no"
+        return self.wants_confined(backend) and self.kernel_confines != "no"
+
+    def wants_confined(self, backend: Backend) -> bool:
+        """Whether the configuration asks for it."""
+        return self.defaults.confine if backend.confine is None else backend.confine
 
     def wait_threshold_s(self, mode: str) -> float:
         fixed = self.defaults.wait_threshold_s

@@ -66,6 +66,13 @@ class Work(Struct, frozen=True, kw_only=True):
     inherited: Mapping[str, str] = field(default_factory=dict)
     """Variables of the daemon that the kind asked for in `BackendKind.reads_env`."""
 
+    writable: tuple[str, ...] = ()
+    """For a program with a sandbox of its own: directories that its commands may write to beside
+    `cwd`."""
+    repositories: tuple[str, ...] = ()
+    """The same, of git: where the repository of `cwd` is kept. Its hooks and its configuration are
+    run and obeyed later, so they stay closed."""
+
     def __repr__(self) -> str:  # prompts never reach a log
         return f"Work(prompt=<{len(self.prompt)} chars>, cwd={self.cwd!r}, model={self.model!r})"
 

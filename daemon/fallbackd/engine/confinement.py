@@ -19,7 +19,7 @@ from fallbackd.core.protocol import (
     Work,
 )
 from fallbackd.engine.environment import Settings, World
-from fallbackd.lib.homes import expand
+from fallbackd.lib.homes import places
 
 _CACHES = ("${XDG_CACHE_HOME:-~/.cache}/", "${npm_config_cache:-~/.npm}/")
 """What tools of any agent fill, also while it only reads: nothing there is lost if it is wrong."""
@@ -38,6 +38,31 @@ def footprint_of(
     footprint = world.kinds[backend.kind].footprint(settings.options_of(id))
     is_left = footprint.confines_itself or not settings.policy.confines(backend)
     return None if is_left else footprint
+
+
+def with_own_roots(settings: Settings, world: World, id: BackendId, work: Work) -> Work:
+    """
+    The work of a program that confines its commands itself, with the places that the kernel would
+    let another one write to.
+    """
+    if not _confines_itself(settings, world, id) or work.permissions != "workspace":
+        return work
+    options = settings.options_of(id)
+    places = Confinement(
+        cwd=work.cwd, writable=(*options.writable, *_CACHES), toolchains=TOOLCHAINS
+    )
+    environ = {**world.inheritable, **options.env, **work.env}
+    writable, repositories = world.open_places(places, environ)
+    return structs.replace(work, writable=writable, repositories=repositories)
+
+
+def _confines_itself(settings: Settings, world: World, id: BackendId) -> bool:
+    """Not where the configuration leaves all of it to the program."""
+    backend = find_backend(settings.policy, id)
+    if backend is None or backend.kind not in world.kinds:
+        return False
+    wanted = settings.policy.wants_confined(backend)
+    return wanted and world.kinds[backend.kind].footprint(settings.options_of(id)).confines_itself
 
 
 def explained(failure: Failure) -> Failure:
@@ -75,14 +100,11 @@ def _keys_of_others(settings: Settings, world: World, id: BackendId) -> Iterator
         if other == id:
             continue
         options = settings.options_of(other)
-        places = [ref.name for ref in options.credentials if ref.source == "file"]
-        places += [path for path in (options.tls_client_key,) if path is not None]
+        given = [ref.name for ref in options.credentials if ref.source == "file"]
+        given += [path for path in (options.tls_client_key,) if path is not None]
         if backend.kind in world.kinds:
-            places += world.kinds[backend.kind].footprint(options).keys
-        environ = {**world.environ, **options.env}
-        for place in places:
-            if (path := expand(place, environ, home=world.home)) is not None:
-                yield path
+            given += world.kinds[backend.kind].footprint(options).keys
+        yield from places(given, {**world.environ, **options.env}, home=world.home)
 
 
 def confined(call: Call, confinement: Confinement | None) -> Call:

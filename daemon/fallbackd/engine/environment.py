@@ -10,7 +10,7 @@ from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.classify.rules import Rule
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Policy
-from fallbackd.core.protocol import Chunk, CredentialRef, HttpRequest, NoAnswer
+from fallbackd.core.protocol import Chunk, Confinement, CredentialRef, HttpRequest, NoAnswer
 from fallbackd.engine.taught import Taught
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.probe import Fetched, Probe
@@ -132,6 +132,11 @@ class World(Struct, frozen=True, kw_only=True):
     """Those of the named variables that a process of ours was started with."""
     open_window: Callable[[DelegationId, int], None] = lambda _delegation, _most: None
     """Let people follow a log: the delegation, and how many windows there may be."""
+    open_places: Callable[
+        [Confinement, Mapping[str, str]], tuple[tuple[str, ...], tuple[str, ...]]
+    ] = lambda _confinement, _environ: ((), ())
+    """Makes places that are to be made; the directories that may be written to, and where git keeps
+    the repository."""
     private: tuple[str, ...] = ()
     """Files and directories of the daemon that no confined program may read."""
     shortage: Callable[[int], str | None] = lambda beginning: None

@@ -18,7 +18,7 @@ from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.routing.candidates import candidates_for
 from fallbackd.engine.credentials import CredentialLooks, own_login
 from fallbackd.engine.environment import Settings, World
-from fallbackd.lib.homes import expand
+from fallbackd.lib.homes import expand, places
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
 
@@ -140,7 +140,8 @@ class Readiness:
             outage = record.outage
             if view(record, now=now).state != "broken":
                 continue
-            for path in (*kind.reads, *kind.logins):
+            environ = {**host.world.environ, **host.settings.options_of(name).env}
+            for path in places((*kind.reads, *kind.logins), environ, home=host.world.home):
                 changed_at = host.world.changed_at(path)
                 if changed_at is not None and changed_at > outage.last_failure_at:
                     return True

@@ -4,6 +4,8 @@ The start of an attempt: may it begin, where does it work, with which prompt and
 Each step raises `CannotBegin` with the failure that the attempt ends with.
 """
 
+from collections.abc import Mapping
+
 import anyio
 import anyio.to_thread
 from msgspec import Struct, structs
@@ -15,13 +17,14 @@ from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt
 from fallbackd.core.watch import Watch
 from fallbackd.core.work.resumption import CONTINUE, not_resumed
 from fallbackd.engine.carrying import GivenPast, carried, on_record, place_of
-from fallbackd.engine.confinement import confined, confinement_of
+from fallbackd.engine.confinement import confined, confinement_of, with_own_roots
 from fallbackd.engine.credentials import carrying, credential_of, keeping, own_login
 from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.judging import no_ones_fault
 from fallbackd.engine.live import Fingerprint, LiveAttempt, LiveHost, Prepared
 from fallbackd.engine.repairing import Asked, repaired
 from fallbackd.lib.failpoints import hit
+from fallbackd.lib.homes import expand
 from fallbackd.ports.transport import Running, Transport
 
 
@@ -170,9 +173,10 @@ def _call(
         permissions=delegation.permissions,
         mode=delegation.mode,
         env=prepared.env,
-        files=_texts(world, kind),
+        files=_texts(world, kind, {**world.environ, **options.env, **prepared.env}),
         inherited={name: world.environ[name] for name in kind.reads_env if name in world.environ},
     )
+    work = with_own_roots(host.settings, world, order.backend, work)
     try:
         call = kind.start(work, options)
     except NotConfigured as error:
@@ -218,8 +222,10 @@ def cannot_start(
     return failure if marks else structs.replace(failure, marks_health=False)
 
 
-def _texts(world: World, kind: BackendKind) -> dict[str, str]:
-    return {path: text for path in kind.reads if (text := world.read_text(path)) is not None}
+def _texts(world: World, kind: BackendKind, environ: Mapping[str, str]) -> dict[str, str]:
+    found = {each: expand(each, environ, home=world.home) for each in kind.reads}
+    texts = {each: world.read_text(path) for each, path in found.items() if path is not None}
+    return {each: text for each, text in texts.items() if text is not None}
 
 
 def _transport(transports: Transports, call: Call) -> Transport:

@@ -6,6 +6,8 @@ from typing import Any
 
 from fallbackd.core.protocol import Confinement
 from fallbackd.lib.homes import places
+from fallbackd.transports.process.runner.confine import places_of
+from fallbackd.transports.process.runner.gitplaces import git_places
 
 
 def confine_words(
@@ -44,3 +46,18 @@ def confine_words(
         "readable": [*paths(confinement.readable), directory],
         "hidden": paths(confinement.hidden),
     }
+
+
+def open_places(
+    confinement: Confinement, environ: Mapping[str, str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """
+    For a program that confines its commands itself: directories that they may write to beside the
+    working directory, and where git keeps its repository. Makes what is missing and to be made.
+    """
+    without = {name: value for name, value in environ.items() if name != "TMPDIR"}
+    words = confine_words(confinement, without, directory="")
+    found = [] if words is None else [path.rstrip("/") for path in places_of(words)]
+    there = sorted({path for path in found if path and os.path.isdir(path)})
+    outer = tuple(path for path in there if not any(path.startswith(f"{each}/") for each in there))
+    return outer, tuple(git_places(confinement.cwd))

@@ -57,13 +57,10 @@ def build(confine: dict[str, Any] | None, *, abi: int | None = None) -> Ruleset 
     hidden = _existing(confine["hidden"])
     rules = Ruleset(abi=abi, reads=bool(hidden))
     try:
-        for path in confine["made"]:
-            _make(path)
         _allow_devices(rules)
-        writable = [*confine["made"], *confine["writable"]]
+        writable = places_of(confine)
         if confine["cwd"]:
             writable += [confine["cwd"], *git_places(confine["cwd"])]
-            writable += _of_toolchains(confine)
         for path in dict.fromkeys(path.rstrip("/") or "/" for path in writable):
             _allow(rules, path, READ | WRITE)  # a file too, where a directory would be made
         if hidden:
@@ -74,6 +71,14 @@ def build(confine: dict[str, Any] | None, *, abi: int | None = None) -> Ruleset 
         rules.close()
         raise
     return rules
+
+
+def places_of(confine: dict[str, Any]) -> list[str]:
+    """What may be written to beside the working directory. Makes what is missing and to be made."""
+    for path in confine["made"]:
+        _make(path)
+    tools = _of_toolchains(confine) if confine["cwd"] else []
+    return [*confine["made"], *confine["writable"], *tools]
 
 
 def _make(path: str) -> None:
