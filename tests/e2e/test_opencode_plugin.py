@@ -15,11 +15,11 @@ from tests.e2e import install
 from tests.support.daemon import ROOT
 
 HANG_S = 240.0
-RPC = ROOT / "contrib" / "opencode-plugin" / "src" / "rpc.ts"
+SOURCE = ROOT / "contrib" / "opencode-plugin" / "src"
 LARGE = 1 << 22
 """More than the kernel takes of a message that is never read."""
-PROGRAM = """
-import { Daemon } from %(rpc)s
+CONNECTION = """
+import { Daemon } from "%(source)s/rpc.ts"
 
 const daemon = new Daemon(
   process.argv[2]!,
@@ -30,7 +30,25 @@ const daemon = new Daemon(
   },
 )
 setInterval(() => undefined, 1000) // the process lives on without a connection
-%(body)s
+"""
+PLUGIN = """
+import plugin from "%(source)s/index.ts"
+
+const said = new Promise<string>((resolve) => {
+  const input: any = {
+    serverUrl: "http://localhost:4096",
+    directory: "/",
+    client: {
+      app: { log: async () => undefined },
+      tui: { showToast: async ({ body }: any) => resolve(`${body.variant}: ${body.message}`) },
+    },
+  }
+  void plugin(input).then(async (hooks: any) => {
+    await hooks.config({ plugin: PLUGINS })
+    await hooks["chat.message"]({ sessionID: "ses_1" }, { message: {} })
+  })
+})
+console.log(await said)
 """
 CALL = 'await daemon.call("status", {}).catch(() => console.log("lost"))\n'
 
@@ -52,17 +70,22 @@ class Scene(Struct, kw_only=True):
 
 
 @contextmanager
-def scene(tmp_path: Path, body: str) -> Iterator[Scene]:
+def scene(tmp_path: Path, body: str, *, head: str = CONNECTION) -> Iterator[Scene]:
     assert install.is_installed(), "the agent CLIs are not installed: run `make e2e`"
     program = tmp_path / "program.ts"
-    program.write_text(PROGRAM % {"rpc": json.dumps(str(RPC)), "large": LARGE, "body": body})
+    program.write_text(head % {"source": SOURCE, "large": LARGE} + body)
     with tempfile.TemporaryDirectory(prefix="fbd-") as short, socket.socket(socket.AF_UNIX) as door:
         door.bind(f"{short}/control.sock")
         door.listen()
         door.settimeout(HANG_S)
         process = subprocess.Popen(
             ["timeout", str(HANG_S), install.BIN / "opencode", "run", program, door.getsockname()],
-            env={**os.environ, "HOME": str(tmp_path), "BUN_BE_BUN": "1"},
+            env={
+                **os.environ,
+                "HOME": str(tmp_path),
+                "BUN_BE_BUN": "1",
+                "FALLBACKD_SOCKET": f"{short}/nothing.sock",
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
@@ -107,3 +130,14 @@ def test_a_daemon_that_is_silent_is_left_and_one_that_answers_is_kept(tmp_path: 
         send(connection, {"id": ping["id"], "error": {"message": "draining"}})
         assert s.says() == "true"
         assert {s.says(), s.says()} == {"lost", "false"}
+
+
+def test_another_plugin_that_sends_failed_messages_again_is_named_in_a_warning(
+    tmp_path: Path,
+) -> None:
+    plugins = ["opencode-wakatime", ["opencode-model-fallback@1", {"x": 1}]]
+    head = PLUGIN.replace("PLUGINS", json.dumps(plugins))
+    with scene(tmp_path, "", head=head) as s:
+        shown = s.says()
+        assert shown.startswith("warning: ")
+        assert "opencode-model-fallback@1 is loaded beside fallbackd" in shown

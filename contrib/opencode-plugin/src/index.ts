@@ -13,6 +13,8 @@ const ANNOUNCE_LIMIT_MS = 2000
 const LOOK_EVERY_MS = 5000
 const PING_LIMIT_MS = 15_000 // a busy machine is slow
 const COMMAND = "fallback-status"
+/** Other plugins that send a failed message to another model, by what their names hold. */
+const RIVAL = /(model|rate-limit)-fallback/i
 
 type Resolved = { model: string; redirected: boolean; reason?: string | null }
 type Status = { text: string }
@@ -147,6 +149,8 @@ const plugin: Plugin = async (input, options?: Options) => {
       await children.replace(output.messages as Parameters<Children["replace"]>[0])
     },
     config: async (config) => {
+      const rival = rivalIn(config.plugin)
+      if (rival) notices.warn(`${rival} is loaded beside fallbackd: both send a failed message again; remove one of them`)
       config.command ??= {}
       config.command[COMMAND] ??= {
         description: "Which models work, and what this session is on",
@@ -167,6 +171,12 @@ function announcedWords(found: Announced): string {
   const does = found.protected === false ? "does not protect" : "protects"
   const problem = found.problem ? `${found.protected === false ? ":" : ", but"} ${found.problem}` : ""
   return `fallbackd ${does} the sessions of this opencode ${way}${problem}`
+}
+
+/** An entry is a name, or a name with options. */
+function rivalIn(plugins: unknown): string | undefined {
+  const entries = Array.isArray(plugins) ? plugins : []
+  return entries.flat().find((one): one is string => typeof one === "string" && RIVAL.test(one))
 }
 
 async function statusTool(daemon: Daemon, directory: string): Promise<ToolDefinition> {
@@ -201,26 +211,40 @@ async function statusTool(daemon: Daemon, directory: string): Promise<ToolDefini
 class Notices {
   private readonly told = new Set<string>()
   private waiting: string | undefined
+  private warning: string | undefined
   private isShown = false
 
   constructor(private readonly input: PluginInput) {}
 
   tell(message: string): void {
-    if (this.told.has(message)) return
-    this.told.add(message)
-    const line = { service: "fallbackd", level: "info" as const, message }
-    void this.input.client.app.log({ body: line }).catch(() => undefined)
+    if (!this.isNews(message, "info")) return
     this.waiting = message
     if (this.isShown) this.show()
+  }
+
+  /** A warning is shown beside whatever else is said before the first message. */
+  warn(message: string): void {
+    if (!this.isNews(message, "warn")) return
+    this.warning = message
+    if (this.isShown) this.show()
+  }
+
+  private isNews(message: string, level: "info" | "warn"): boolean {
+    if (this.told.has(message)) return false
+    this.told.add(message)
+    const line = { service: "fallbackd", level, message }
+    void this.input.client.app.log({ body: line }).catch(() => undefined)
+    return true
   }
 
   /** There is somebody to read them. */
   show(): void {
     this.isShown = true
-    const message = this.waiting
-    this.waiting = undefined
+    const message = [this.waiting, this.warning].filter(Boolean).join(". ")
+    const variant = this.warning ? ("warning" as const) : ("info" as const)
+    this.waiting = this.warning = undefined
     if (!message) return
-    const body = { title: "fallbackd", message, variant: "info" as const, duration: 5000 }
+    const body = { title: "fallbackd", message, variant, duration: 5000 }
     void this.input.client.tui.showToast({ body }).catch(() => undefined)
   }
 }

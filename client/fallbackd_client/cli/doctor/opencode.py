@@ -7,11 +7,12 @@ import os
 import re
 from urllib.parse import unquote, urlsplit
 
-from fallbackd_client.cli.doctor.findings import ERROR, NOTE, Finding, Machine, command
+from fallbackd_client.cli.doctor.findings import ERROR, NOTE, WARNING, Finding, Machine, command
 from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
 from fallbackd_client.settings.jsonc import Unreadable, strings
 
 FILES = ("opencode.json", "opencode.jsonc", "config.json")
+_RIVAL = re.compile(r"(model|rate-limit)-fallback", re.IGNORECASE)
 _OURS = re.compile(r"fallbackd|opencode-plugin/src/index\.ts")
 
 
@@ -31,6 +32,8 @@ def look_at_opencode(machine: Machine) -> list[Finding]:
                 " fallbackd does not publish, so that others could; name the file instead"
             )
             found.append(Finding("opencode", ERROR, what, fix))
+    if entries:
+        found += _rivals(machine)
     if not entries and machine.which("opencode") is not None:
         own = shared(OPENCODE_PLUGIN)
         what = (
@@ -40,6 +43,21 @@ def look_at_opencode(machine: Machine) -> list[Finding]:
         )
         found.append(Finding("opencode", NOTE, what))
     return found
+
+
+def _rivals(machine: Machine) -> list[Finding]:
+    """Other plugins that send a failed message to another model."""
+    named = [(path, entry) for path in _configs(machine) for entry, *_ in _named(machine, path)]
+    return [
+        Finding(
+            "opencode",
+            WARNING,
+            f"opencode loads {entry} beside the plugin of fallbackd: both send a failed message to"
+            f" another model, so that it runs twice; remove one of them from {path}",
+        )
+        for path, entry in named
+        if _RIVAL.search(entry)
+    ]
 
 
 def _configs(machine: Machine, *, existing: bool = True) -> list[str]:
@@ -55,11 +73,15 @@ def _configs(machine: Machine, *, existing: bool = True) -> list[str]:
 def _entries(machine: Machine, path: str) -> list[tuple[str, str]]:
     """Plugins that are meant to be ours, each with the command that names ours in its place."""
     text = machine.read(path) or ""
+    named = _named(machine, path)
+    return [(entry, _fix(path, text, *at)) for entry, *at in named if _OURS.search(entry)]
+
+
+def _named(machine: Machine, path: str) -> list[tuple[str, int, int]]:
     try:
-        named = list(strings(text, ["plugin"]))
+        return list(strings(machine.read(path) or "", ["plugin"]))
     except Unreadable:  # opencode says so itself
         return []
-    return [(entry, _fix(path, text, *at)) for entry, *at in named if _OURS.search(entry)]
 
 
 def _file_of(entry: str, config: str) -> str:

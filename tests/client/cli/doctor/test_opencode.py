@@ -101,3 +101,16 @@ def test_an_opencode_without_the_plugin_is_worth_a_note(tmp_path: Path) -> None:
     ((level, what, fix),) = told(look_at_opencode(home.machine()))
     assert (level, fix) == ("note", "")
     assert f'"plugin": ["file://{shared(OPENCODE_PLUGIN)}"]' in what
+
+
+@pytest.mark.parametrize("rival", ["opencode-model-fallback@1", "./plugins/rate-limit-fallback.ts"])
+def test_another_plugin_that_sends_failed_messages_again_is_a_warning_beside_ours(
+    tmp_path: Path, rival: str
+) -> None:
+    home = Home(tmp_path)
+    configured(home, plugin_of(rival))
+    assert look_at_opencode(home.machine()) == []
+    configured(home, plugin_of([rival, {"x": 1}], f"file://{shared(OPENCODE_PLUGIN)}"))
+    ((level, what, _),) = told(look_at_opencode(home.machine()))
+    assert level == "warning"
+    assert f"opencode loads {rival} beside the plugin of fallbackd" in what
