@@ -77,6 +77,9 @@ class Utterance(Struct, frozen=True, kw_only=True):
     """Beside the text."""
 
 
+_JOINERS = "\u200c\u200d"
+
+
 class Stored(Struct, frozen=True, kw_only=True):
     """A conversation as it was read."""
 
@@ -88,7 +91,8 @@ class Stored(Struct, frozen=True, kw_only=True):
     def first_words(self) -> str:
         """Of the user, for a list."""
         text = next((one.text for one in self.said if one.role == "user"), "")
-        return " ".join("".join(c if c.isprintable() else " " for c in text[:400]).split())[:120]
+        shown = (c if c.isprintable() or c in _JOINERS else " " for c in text[:400])
+        return " ".join("".join(shown).split())[:120]
 
 
 class Listener:

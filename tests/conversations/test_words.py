@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fallbackd_conversations.turns import Attachment, ToolUse, Utterance
+from fallbackd_conversations.turns import Attachment, Stored, ToolUse, Utterance
 from fallbackd_conversations.words import (
     BRIEF_BYTES,
     MAX_FILES_CHARS,
@@ -86,6 +86,11 @@ def test_characters_that_join_and_direct_others_stay(text: str) -> None:
     tool = ToolUse(name="shell", command=text, result=text, outcome="done")
     (one,) = cleaned((agent(text, tool),), redact=str)
     assert (one.text, one.tools[0].command, one.tools[0].result) == (text, text, text)
+
+
+def test_the_first_words_for_a_list_keep_what_joins_characters() -> None:
+    text = "\U0001f468\u200d\U0001f469 \u202e\x1b x"
+    assert Stored(said=(user(text),)).first_words == "\U0001f468\u200d\U0001f469 x"
 
 
 def test_half_a_character_is_replaced() -> None:

@@ -127,11 +127,12 @@ def _is_running(process: str, one: FoundSession) -> bool:
         with open(f"{process}/cmdline", "rb") as file:
             words = file.read(4096).split(b"\0")[:2]
         names = {os.path.basename(os.fsdecode(word)).partition(".")[0] for word in words}
-        return one.agent in names and os.path.realpath(f"{process}/cwd") == os.path.realpath(
-            one.cwd
-        )
+        place = os.path.realpath(f"{process}/cwd")
     except OSError:
         return False
+    # The directory of a session may change within it; its folder is named after the first one.
+    is_there = place == os.path.realpath(one.cwd) or claude.slug(place) == one.path.parent.name
+    return one.agent in names and is_there
 
 
 def is_here(one: FoundSession, cwd: str) -> bool:

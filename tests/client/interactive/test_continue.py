@@ -411,6 +411,19 @@ def test_claude_that_continues_by_itself_is_cancelled_first(home: Path) -> None:
         assert shown.end() == 0
 
 
+def test_claude_is_found_where_its_session_has_changed_the_directory(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(home, "codex")
+    path = limited(home)
+    text = path.read_text()
+    path.write_text(text.replace(json.dumps(os.getcwd()), json.dumps(str(home))))
+    noted(path, NOTICE)
+    with open_claude(home):
+        found = document(capsys, "--from", f"claude:{ID}", "--to", "codex")
+    assert (found["press_esc"], found["cwd"]) == (True, str(home))
+
+
 def test_a_person_can_continue_all_the_same(home: Path) -> None:
     installed(home, "codex")
     (home / "bin" / "codex").write_text("#!/bin/sh\necho codex has started\n")
