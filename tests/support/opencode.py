@@ -45,9 +45,7 @@ class WhoseDouble:
     def server_at(self, url: str) -> int | None:
         return self.listeners.get(url)
 
-    def is_awaited(
-        self, url: str, written: Sequence[Written], *, now: float, certainly: bool
-    ) -> bool:
+    def is_awaited(self, url: str, written: Sequence[Written], *, certainly: bool) -> bool:
         return self.awaits and bool(written)
 
     def stops(self, pid: int | None, session: str, *, since_at: float) -> int | None:

@@ -120,7 +120,7 @@ def server() -> Iterator[Server]:
 
 
 def written(server: Server, *, has_own_id: bool = False) -> list[Written]:
-    (request,) = unanswered(server.port, now=NOW)
+    (request,) = unanswered(server.port)
     return [Written(at=request.came_at, has_own_id=has_own_id)]
 
 
@@ -128,18 +128,16 @@ def test_a_program_that_has_no_answer_yet_waits_for_its_message(server: Server) 
     owners = ProcessOwners(lambda _: None)
     with started(ASKS, str(server.port)) as program:
         line = server.take()
-        (request,) = unanswered(server.port, now=NOW)
+        (request,) = unanswered(server.port)
         assert (request.client, request.is_certain) == (program.pid, True)
         asked = written(server)
-        assert owners.is_awaited(server.url, asked, now=NOW, certainly=True)
-        assert owners.is_awaited(
-            server.url, written(server, has_own_id=True), now=NOW, certainly=True
-        )
+        assert owners.is_awaited(server.url, asked, certainly=True)
+        assert owners.is_awaited(server.url, written(server, has_own_id=True), certainly=True)
         earlier = [Written(at=asked[0].at - 30, has_own_id=False)]
-        assert not owners.is_awaited(server.url, earlier, now=NOW, certainly=True)
+        assert not owners.is_awaited(server.url, earlier, certainly=True)
         line.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
         program.wait(HANG_S)
-        assert not owners.is_awaited(server.url, asked, now=NOW, certainly=True)
+        assert not owners.is_awaited(server.url, asked, certainly=True)
 
 
 def test_an_answer_that_came_at_once_is_told_by_its_acknowledgement(server: Server) -> None:
@@ -151,13 +149,13 @@ def test_an_answer_that_came_at_once_is_told_by_its_acknowledgement(server: Serv
             assert line.recv(100)
             line.sendall(b"POST / HTTP/1.1\r\n\r\n")
             assert other.recv(100)
-        (waits,) = unanswered(server.port, now=NOW)
+        (waits,) = unanswered(server.port)
         other.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
         assert line.recv(100)
         deadline = time.monotonic() + HANG_S
-        while unanswered(server.port, now=NOW) and time.monotonic() < deadline:
+        while unanswered(server.port) and time.monotonic() < deadline:
             pass
-        assert unanswered(server.port, now=NOW) == []
+        assert unanswered(server.port) == []
         assert waits.client == os.getpid()
 
 
@@ -166,19 +164,26 @@ def test_a_request_of_our_own_is_no_programs(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as line:
         line.sendall(b"POST / HTTP/1.1\r\n\r\n")
         server.take()
-        assert not owners.is_awaited(server.url, written(server), now=NOW, certainly=True)
+        assert not owners.is_awaited(server.url, written(server), certainly=True)
 
 
-def test_the_interface_of_a_person_waits_for_no_answer(server: Server, tmp_path: Path) -> None:
-    program = tmp_path / "opencode"
-    program.write_text(ASKS.replace("sys.argv[1]", "sys.argv[2]"))
-    process = subprocess.Popen(
-        [sys.executable, str(program), "attach", str(server.port)], stdout=subprocess.PIPE
-    )
+@pytest.mark.parametrize(
+    ("program", "waits"), [("opencode", False), ("firefox-bin", False), ("agent", True)]
+)
+def test_the_interface_of_a_person_waits_for_no_answer(
+    server: Server, tmp_path: Path, program: str, waits: bool
+) -> None:
+    script = tmp_path / "opencode"
+    script.write_text(ASKS.replace("sys.argv[1]", "sys.argv[-1]"))
+    words = [program, str(script), "attach", str(server.port)]
+    if program == "agent":
+        words = [program, "-c", ASKS, str(server.port)]
+    process = subprocess.Popen(words, executable=sys.executable, stdout=subprocess.PIPE)
     try:
         server.take()
         owners = ProcessOwners(lambda _: None)
-        assert not owners.is_awaited(server.url, written(server), now=NOW, certainly=True)
+        found = owners.is_awaited(server.url, written(server), certainly=True)
+        assert found is waits
     finally:
         process.kill()
         process.communicate()
@@ -187,7 +192,7 @@ def test_the_interface_of_a_person_waits_for_no_answer(server: Server, tmp_path:
 @pytest.mark.parametrize("url", ["plugin:77:/work", "http://127.0.0.1:1"])
 def test_nobody_is_seen_to_wait_where_there_is_no_such_server(url: str) -> None:
     message = Written(at=NOW, has_own_id=False)
-    assert not ProcessOwners(lambda _: None).is_awaited(url, [message], now=NOW, certainly=True)
+    assert not ProcessOwners(lambda _: None).is_awaited(url, [message], certainly=True)
 
 
 # --- who asked to stop ---------------------------------------------------------------------------

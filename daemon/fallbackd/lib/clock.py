@@ -23,6 +23,11 @@ def _elapsed() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def wall_clock() -> float:
+    """The time that other programs write down. It may be set; of no use to measure with."""
+    return time.clock_gettime(time.CLOCK_REALTIME)
+
+
 SET_CLOCK_S = 60.0
 """A smaller difference to the last run is drift that was corrected, not a clock that was set."""
 

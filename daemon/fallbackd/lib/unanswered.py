@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 
 from msgspec import Struct
 
+from fallbackd.lib.clock import wall_clock
 from fallbackd.lib.listeners import holder
 
 _SOCK_DIAG, _DUMP = 4, 0x301
@@ -72,13 +73,14 @@ class _Connection(Struct, frozen=True):
         return self.ms(156) > 0
 
 
-def unanswered(port: int, *, now: float) -> list[Unanswered]:
+def unanswered(port: int) -> list[Unanswered]:
     """
     Source: sock_diag(7), `struct tcp_info` of linux/tcp.h.
 
     Raises:
         OSError: The kernel does not say.
     """
+    now = wall_clock()
     all_of_them = list(_connections())
     clients = {(one.peer, one.port): one.inode for one in all_of_them if one.peer == port}
     found = []

@@ -100,9 +100,7 @@ class Whose(Protocol):
         """The process behind an address; None: it cannot be seen from here."""
         ...
 
-    def is_awaited(
-        self, url: str, written: Sequence[Written], *, now: float, certainly: bool
-    ) -> bool:
+    def is_awaited(self, url: str, written: Sequence[Written], *, certainly: bool) -> bool:
         """
         Whether a program waits at a server for the answer to one of these messages.
 

@@ -210,5 +210,7 @@ def test_a_message_whose_id_is_older_than_itself_was_named_by_its_writer() -> No
 def test_only_messages_of_the_user_from_the_asked_one_on_are_looked_at() -> None:
     messages = [said_by("user", CHOSEN), said_by("user", MADE_THERE), {}]
     messages.append(said_by("assistant", "msg_218e0ce80001Yv0AmD8VCiAr4f"))
+    request = said_by("user", "msg_218e0ce90001Yv0AmD8VCiAr4f")
+    messages.append({**request, "parts": [{"type": "compaction", "auto": False}]})
     assert len(written_of(messages, MADE_THERE)) == 1
     assert len(written_of(messages, CHOSEN)) == 2

@@ -38,7 +38,6 @@ class Around:
         messages: Sequence[EventFields],
         message: str,
         *,
-        now: float,
         certainly: bool = False,
     ) -> bool:
         """
@@ -51,7 +50,7 @@ class Around:
         if self.owner == "program":
             return True
         written = written_of(messages, message)
-        ask = partial(self._whose.is_awaited, self._link.url, written, now=now, certainly=certainly)
+        ask = partial(self._whose.is_awaited, self._link.url, written, certainly=certainly)
         return await to_thread.run_sync(ask)
 
     async def stops(self, session: str, *, since_at: float) -> int | None:

@@ -330,12 +330,12 @@ def is_automatic(message: EventFields) -> bool:
 
 
 def written_of(messages: Sequence[EventFields], message: str) -> list[Written]:
-    """Those of the user from one message on."""
+    """Those of the user from one message on. A request to compact has no answer to wait for."""
     found = []
     for one in messages:
         info = _table(one.get("info"))
         name, created = _text(info.get("id")), _table(info.get("time")).get("created")
-        is_asked = info.get("role") == "user" and name >= message
+        is_asked = is_of_user(one) and name >= message
         if is_asked and isinstance(created, int | float):
             ticks = _ID.match(name)
             at_ms = None if ticks is None else int(ticks[1], 16) >> 12

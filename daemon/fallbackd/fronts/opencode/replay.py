@@ -59,6 +59,7 @@ class HeardSince(Struct, frozen=True, kw_only=True):
     """How a session was when the failure of its turn was heard of."""
 
     at: float
+    """By the wall clock, as the server writes it into its log."""
     idles: int
     """How often it had been idle."""
     is_retry: bool

@@ -40,6 +40,7 @@ from fallbackd.fronts.opencode.convert import (
 from fallbackd.fronts.opencode.looking import Look
 from fallbackd.fronts.opencode.replay import HeardSince, Replay
 from fallbackd.fronts.opencode.track import Track, TurnWork, understand, work_of
+from fallbackd.lib.clock import wall_clock
 from fallbackd.ports.opencode import Link, ProjectFiles
 
 log = structlog.get_logger("opencode")
@@ -192,8 +193,7 @@ class Sessions:
         path = f"/session/{track.session}/message/{message}"
         called = await self._link.call("GET", path, directory=track.directory)
         found = called.body if called.is_good and isinstance(called.body, dict) else {}
-        now = self._watched.now
-        return await self._around.is_awaited((found,), message, now=now, certainly=True)
+        return await self._around.is_awaited((found,), message, certainly=True)
 
     async def _where(self, track: Track) -> Where:
         if track.directory:
@@ -233,7 +233,7 @@ class Sessions:
     ) -> None:
         """A turn has failed. Nothing is done on the word of an event alone: it may be late."""
         at = At(link=self._link, session=track.session, directory=track.directory)
-        since = HeardSince(at=self._watched.now, idles=track.idles, is_retry=is_retry)
+        since = HeardSince(at=wall_clock(), idles=track.idles, is_retry=is_retry)
         look = await self._looked(track, at, evidence, is_retry=is_retry, is_loop=is_loop)
         if look.is_gone:
             await self._watched.deleted(track.session)
@@ -259,7 +259,7 @@ class Sessions:
             is_child=bool(track.parent),
             can_move=self._link.is_inside,
             is_awaited=track.awaited == track.message
-            or await self._around.is_awaited(messages or (), track.message, now=self._watched.now),
+            or await self._around.is_awaited(messages or (), track.message),
             is_late=look.is_late,
             compacts=work is not None and work.compacts,
             continues=work is not None and work.continues,

@@ -22,6 +22,11 @@ OF_PROGRAMS = frozenset(
     }
 )
 """The process ends with its turn, or answers a program with it."""
+BROWSERS = (
+    *("brave", "chrome", "chromium", "electron", "epiphany", "firefox", "google-chrome", "msedge"),
+    *("opera", "vivaldi", "webkitnetworkprocess"),
+)
+"""How the names of programs begin in which the interface of a server may be open."""
 _WITH_VALUE = frozenset(
     {
         *("--agent", "--cors", "--hostname", "--log-level", "--mdns-domain", "--model", "--port"),
@@ -31,6 +36,8 @@ _WITH_VALUE = frozenset(
 LONGEST_BEFORE_S = 60.0
 """Between a request and the message that it writes: the plugins of a project are loaded first."""
 CLOSE_S = 2.0
+ROUNDED_S = 0.1
+"""By how much a request may seem to come after the message that it writes."""
 LOG_TAIL_BYTES = 1024 * 1024
 _MARK = "FALLBACKD_ATTEMPT"
 
@@ -59,14 +66,12 @@ class ProcessOwners:
     def server_at(self, url: str) -> int | None:
         return listener(url)
 
-    def is_awaited(
-        self, url: str, written: Sequence[Written], *, now: float, certainly: bool
-    ) -> bool:
+    def is_awaited(self, url: str, written: Sequence[Written], *, certainly: bool) -> bool:
         port = urlsplit(url).port if url.startswith("http") else None
         if port is None:
             return False
         try:
-            waiting = unanswered(port, now=now)
+            waiting = unanswered(port)
         except OSError:
             return False
         server = listener(url) if waiting else None
@@ -80,11 +85,11 @@ class ProcessOwners:
 
     def _is_for(self, request: Unanswered, message: Written) -> bool:
         before_s = message.at - request.came_at
-        if not -0.5 <= before_s <= (LONGEST_BEFORE_S if request.is_certain else CLOSE_S):
+        if not -ROUNDED_S <= before_s <= (LONGEST_BEFORE_S if request.is_certain else CLOSE_S):
             return False
         if request.client is None or not request.is_certain:
             return not message.has_own_id
-        return command_of(read_arguments(request.client)) not in OF_PERSONS
+        return not _is_interface(read_arguments(request.client))
 
     def stops(self, pid: int | None, session: str, *, since_at: float) -> int | None:
         places = {} if pid is None else read_variables(pid, ("XDG_DATA_HOME", "HOME"))
@@ -99,6 +104,12 @@ class ProcessOwners:
         except OSError:
             return None
         return sum(1 for line in lines if _asks_to_stop(line, session) and _at(line) >= since_at)
+
+
+def _is_interface(arguments: Sequence[str]) -> bool:
+    """Whether a client shows a person the session, where the work is seen to continue."""
+    is_browser = os.path.basename(arguments[0] if arguments else "").lower().startswith(BROWSERS)
+    return is_browser or command_of(arguments) in OF_PERSONS
 
 
 def command_of(arguments: Sequence[str]) -> str | None:
