@@ -50,8 +50,13 @@ _NO_LONGER = re.compile(r"^Automatic continue |press enter to continue", re.I)
 ResumingWord = Literal["no", "waits", "started"]
 """`waits`: for the reset of its limit."""
 _ENTRYPOINT = re.compile(rb'"entrypoint"\s*:\s*"([^"]*)"')
-_CUT_OFF = ("[Request interrupted by user", "Command running in background with ID")
-"""Beginnings of results that say nothing of how the call ended."""
+_CUT_OFF = re.compile(
+    r"\A\[Request interrupted by user|<error>Command was aborted before completion</error>\s*\Z"
+    r"|^Command (?:running in background with ID|was moved to the background"
+    r"|did not complete within its \S{1,20} timeout and was moved)",
+    re.M,
+)
+"""In results that say nothing of how the call ended."""
 SHELL = "Bash"
 MAX_SLUG_CHARS = 200
 """The program shortens longer ones in a way of its own."""
@@ -169,7 +174,7 @@ def _results(line: dict[str, Any]) -> dict[str, tuple[str, OutcomeWord]]:
                     for part in objects_in(content)
                 )
             outcome: OutcomeWord = "failed" if block.get("is_error") is True else "done"
-            if content.startswith(_CUT_OFF):
+            if _CUT_OFF.search(content):
                 outcome = "no_result"
             found[text_of(block.get("tool_use_id"))] = (content, outcome)
     return found

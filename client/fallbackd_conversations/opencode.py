@@ -36,7 +36,11 @@ from fallbackd_conversations.turns import (
 from fallbackd_conversations.words import file_line
 
 SHELL = "bash"
-_CUT_OFF = ("Tool execution aborted", "Tool execution was interrupted")
+_CUT_OFF = (
+    "Tool execution aborted",
+    "Tool execution interrupted",
+    "Tool execution was interrupted",
+)
 MAX_MESSAGES = 2000
 MAX_PARTS = 10_000
 MAX_PART_CHARS = 6 * 1024 * 1024
@@ -103,8 +107,9 @@ def _outcome(tool: str, state: dict[str, Any]) -> OutcomeWord:
             return "done" if code == 0 else "failed"
         case "completed" if tool != SHELL:
             return "done"
-        case "error" if text_of(state.get("error")) not in _CUT_OFF:
-            return "failed"
+        case "error" if metadata.get("interrupted") is not True:
+            is_cut_off = text_of(state.get("error")).startswith(_CUT_OFF)
+            return "no_result" if is_cut_off else "failed"
         case _:
             return "no_result"
 

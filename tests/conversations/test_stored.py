@@ -580,6 +580,8 @@ def test_a_command_of_gemini_is_done_only_where_it_came_to_its_end(
         ({"status": "completed", "metadata": {"exit": None}}, "no_result"),
         ({"status": "error", "error": "not allowed"}, "failed"),
         ({"status": "error", "error": "Tool execution aborted"}, "no_result"),
+        ({"status": "error", "error": "Tool execution denied by user"}, "failed"),
+        ({"status": "error", "error": "x", "metadata": {"interrupted": True}}, "no_result"),
         ({"status": "pending"}, "no_result"),
     ],
 )
@@ -596,7 +598,9 @@ def test_a_command_of_claude_that_was_interrupted_or_runs_on_has_no_result() -> 
     use = {"type": "tool_use", "id": "a", "name": "Bash", "input": {"command": "./deploy"}}
     for text in (
         "[Request interrupted by user for tool use]",
+        "half of it\n<error>Command was aborted before completion</error>",
         "Command running in background with ID: b",
+        "half\nCommand did not complete within its 120s timeout and was moved to the background",
     ):
         result = {"type": "tool_result", "tool_use_id": "a", "is_error": True, "content": text}
         data = line("1", None, "assistant", [use]) + line("2", "1", "user", [result])
