@@ -389,3 +389,15 @@ def test_an_api_that_shows_nothing_before_its_answer_is_plain() -> None:
         base_url = "http://127.0.0.1:8088/api/chat"
     """)
     assert found.policy.backends[BackendId("hermes-api")].plain_output
+
+
+def test_the_client_for_the_shared_server_is_the_one_of_the_extra() -> None:
+    import tomllib
+
+    from tests.support.daemon import ROOT
+
+    from fallbackd.config.read_share import INSTALL, REDIS
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert extras["optional-dependencies"]["share"] == [REDIS]
+    assert INSTALL.endswith(f"'{REDIS}'")

@@ -1,8 +1,10 @@
 """`[share]`: the group of machines that knows the same limits."""
 
 import ipaddress
+import os
 import re
 import socket
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from urllib.parse import urlsplit
@@ -13,7 +15,13 @@ from fallbackd.config.fields import Say, read
 from fallbackd.config.schema import ShareTable
 
 _BAD = re.compile(r"[^\w.-]")
-INSTALL = "pip install 'fallbackd[share]'"
+REDIS = "redis>=8.1,<9"
+"""What the extra `share` of the project names."""
+_IS_PIPX = f"{os.sep}pipx{os.sep}venvs{os.sep}" in sys.prefix
+INSTALL = (
+    f"pipx inject fallbackd '{REDIS}'" if _IS_PIPX else f"{sys.executable} -m pip install '{REDIS}'"
+)
+"""Into the environment that this daemon runs in. Its name on the index is not ours."""
 
 
 class ShareConfig(Struct, frozen=True, kw_only=True):

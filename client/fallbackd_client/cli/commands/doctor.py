@@ -17,7 +17,12 @@ from fallbackd_client.cli.doctor.gateway import look_at_callers, look_at_gateway
 from fallbackd_client.cli.doctor.mcp import look_at_mcp
 from fallbackd_client.cli.doctor.opencode import look_at_opencode
 from fallbackd_client.cli.doctor.places import look_at_config, look_at_socket, look_at_state
-from fallbackd_client.cli.doctor.programs import ask_program, look_at_programs, programs_of
+from fallbackd_client.cli.doctor.programs import (
+    ask_program,
+    look_at_env_file,
+    look_at_programs,
+    programs_of,
+)
 from fallbackd_client.cli.doctor.service import ask_manager, look_at_service
 from fallbackd_client.cli.doctor.toolchains import look_at_toolchains
 from fallbackd_client.cli.output import UsageError, show
@@ -113,6 +118,7 @@ def examine(machine: Machine, client: Client) -> tuple[list[Finding], set[str]]:
         unseen.add("gateway")
     found += gateway or []
     found += look_at_programs(machine, programs, environ, is_service=is_service)
+    found += look_at_env_file(machine, environ, is_service=is_service and is_running)
     found += look_at_opencode(machine) + look_at_mcp(machine)
     found.sort(key=lambda one: (_RANKS[one.level], CHECKS.index(one.check)))
     return found, unseen

@@ -18,7 +18,7 @@ from fallbackd_client.cli.setup.completions import installed_completions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
@@ -114,12 +114,19 @@ def _changes(
     return found
 
 
-def install(machine: Machine, service: Service, client: Client) -> list[Change]:
-    """As a service, in place of a daemon that was started manually or before an upgrade."""
+def install(
+    machine: Machine, service: Service, client: Client, *, logins: Collection[str] = ()
+) -> list[Change]:
+    """
+    As a service, in place of a daemon that was started manually or before an upgrade.
+
+    Args:
+        logins: Variables of this shell by which agents log in, for the service.
+    """
     daemon = background.running_daemon(client) if service.pid else {}
     is_outdated = background.is_outdated(daemon, units.daemon_program(machine))
     changes = stop_manual(machine, service, client)
-    return changes + units.install_changes(machine, service, is_outdated=is_outdated)
+    return changes + units.install_changes(machine, service, is_outdated=is_outdated, logins=logins)
 
 
 def stop_manual(machine: Machine, service: Service, client: Client) -> list[Change]:

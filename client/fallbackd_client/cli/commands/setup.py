@@ -11,7 +11,7 @@ from fallbackd_client import __version__
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.commands.service import how_to, install
 from fallbackd_client.cli.doctor.findings import Machine
-from fallbackd_client.cli.doctor.programs import ask_program
+from fallbackd_client.cli.doctor.programs import ask_program, variable_of_shell
 from fallbackd_client.cli.doctor.service import ask_manager
 from fallbackd_client.cli.ending import finish, wait_for
 from fallbackd_client.cli.output import note, show, style_of
@@ -151,7 +151,7 @@ def _changes(
 ) -> list[Change]:
     changes = config_changes(machine, program) + completion_changes(machine)
     if is_service:
-        return changes + install(machine, service, client)
+        return changes + install(machine, service, client, logins=_logins(machine, programs))
     daemon = background.running_daemon(client)
     lost = background.lost_to(machine, daemon, programs)
     if lost:
@@ -162,6 +162,13 @@ def _changes(
     if not daemon:
         changes.append(background.start_change(machine, client, program))
     return changes
+
+
+def _logins(machine: Machine, programs: Sequence[Program]) -> list[str]:
+    """Variables that installed agents log in by, which a service does not have by itself."""
+    there = [one for one, _ in installed(machine, programs)]
+    found = (variable_of_shell(machine, one) for one in there)
+    return [name for name in found if name is not None]
 
 
 def _first_delegation(args: argparse.Namespace, client: Client) -> int:

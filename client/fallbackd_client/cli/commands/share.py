@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 NOT_SHARED = """\
 Health is not shared with other machines. To share it, install the client for
-Valkey and Redis on each machine (pip install 'fallbackd[share]'), and write
-into its configuration:
+Valkey and Redis on each machine (pipx inject fallbackd 'redis>=8.1,<9'), and
+write into its configuration:
 
   [share]
   group = "home"

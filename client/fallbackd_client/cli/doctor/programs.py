@@ -143,7 +143,7 @@ def _logins(
 ) -> list[Finding]:
     """Missing ones, then those that are a person's own where a key is asked for."""
     found = [
-        Finding("programs", WARNING, f"{one.name}: not logged in", one.login)
+        _not_logged_in(machine, one, daemon_environ, is_service=is_service)
         for one in programs
         if one.files and not is_logged_in(machine, one, daemon_environ)
     ]
@@ -151,6 +151,58 @@ def _logins(
         if one.personal and _has_personal_login(machine, one, daemon_environ):
             fix = give_variable(machine.env_file, one.variables[0], is_service=is_service)
             found.append(Finding("programs", NOTE, one.personal, fix))
+    return found
+
+
+def _not_logged_in(
+    machine: Machine, program: Program, daemon_environ: dict[str, str], *, is_service: bool
+) -> Finding:
+    name = variable_of_shell(machine, program) if daemon_environ else None
+    if name is None:
+        return Finding("programs", WARNING, f"{program.name}: not logged in", program.login)
+    what = (
+        f"{program.name}: not logged in: {name} is set in this shell, but not in the environment"
+        f" of the {'service' if is_service else 'daemon'}"
+    )
+    fix = RESTART if not is_service else _write_variable(machine.env_file, name)
+    return Finding("programs", WARNING, what, fix)
+
+
+def variable_of_shell(machine: Machine, program: Program) -> str | None:
+    """A variable of this shell by which the program logs in, and by no file."""
+    files = (program.place(file, machine.home, machine.environ) for file in program.files)
+    if any(os.path.exists(place) for place in files):
+        return None
+    return next((name for name in program.variables if machine.environ.get(name)), None)
+
+
+def look_at_env_file(
+    machine: Machine, daemon_environ: dict[str, str], *, is_service: bool
+) -> list[Finding]:
+    """Variables that were written into the file after the service had been started."""
+    if not is_service or not daemon_environ:
+        return []
+    changed = [
+        name
+        for name, value in env_values(machine.read(machine.env_file) or "").items()
+        if daemon_environ.get(name) != value
+    ]
+    if not changed:
+        return []
+    what = f"{machine.env_file} has changed since the service was started: {', '.join(changed)}"
+    return [Finding("service", WARNING, what, RESTART_SERVICE)]
+
+
+def env_values(text: str) -> dict[str, str]:
+    """The variables of an environment file. Source: systemd.exec(5), EnvironmentFile."""
+    found = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().partition("=")
+        if equals and not name.startswith(("#", ";")):
+            value = value.strip()
+            if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+                value = value[1:-1]
+            found[name.strip()] = value
     return found
 
 
@@ -174,10 +226,14 @@ def give_variable(env_file: str, name: str, *, is_service: bool) -> str:
     asked = f"printf '{name}: ' && read -r {name}"
     if not is_service:
         return in_turn([asked, f"export {name}", RESTART])
+    return in_turn([asked, _write_variable(env_file, name)])
+
+
+def _write_variable(env_file: str, name: str) -> str:
+    """Put a variable of the shell into the file that the unit reads. Its value is not shown."""
     file = command(env_file)
     return in_turn(
         [
-            asked,
             f"mkdir -p {command(os.path.dirname(env_file))}",
             f"touch {file}",
             f"chmod 600 {file}",

@@ -6,12 +6,15 @@ import os
 import shlex
 import sys
 
+from fallbackd_client.cli.doctor.programs import env_values
 from fallbackd_client.cli.doctor.service import SERVICE, SOCKET
 from fallbackd_client.cli.setup.changes import Change, file_change, removal, run_change, short
 from fallbackd_client.cli.share import UNITS, shared_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from fallbackd_client.cli.doctor.findings import Machine
     from fallbackd_client.cli.doctor.service import Service
 
@@ -78,13 +81,21 @@ def _gained(machine: Machine, before: str, after: str) -> str:
     return ", ".join(short(machine, one) for one in new)
 
 
-def environment_change(machine: Machine) -> list[Change]:
-    """The PATH of the shell for the service, beside whatever else is in its file."""
-    lines = (machine.read(machine.env_file) or "").splitlines()
-    known = _value(lines, "PATH")
+def environment_change(machine: Machine, logins: Collection[str] = ()) -> list[Change]:
+    """
+    The PATH of the shell for the service, beside whatever else is in its file.
+
+    Args:
+        logins: Variables of the shell by which agents log in. One that is in the file stays.
+    """
+    text = machine.read(machine.env_file) or ""
+    lines, values = text.splitlines(), env_values(text)
+    known = values.get("PATH")
     path = merged_path(machine.path, known or "")
-    wanted = {**_moves(machine), "PATH": path}
-    missing = {name: value for name, value in wanted.items() if _value(lines, name) != value}
+    keys = {one: machine.environ[one] for one in logins if one not in values}
+    safe = {name: value for name, value in keys.items() if not set(value) & _UNSAFE}
+    wanted = {**_moves(machine), "PATH": path, **safe}
+    missing = {name: value for name, value in wanted.items() if values.get(name) != value}
     if not missing:
         return []
     kept = [line for line in lines if line.partition("=")[0].strip() not in missing]
@@ -104,27 +115,24 @@ def merged_path(shell: str, service: str) -> str:
     return ":".join(dict.fromkeys((*own, *former)))
 
 
-def _value(lines: list[str], name: str) -> str | None:
-    found = [line.partition("=")[2].strip() for line in lines if line.startswith(f"{name}=")]
-    value = found[-1] if found else None
-    if value is not None and len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-        return value[1:-1]
-    return value
-
-
 def _values(service: Service, name: str) -> tuple[str | None, ...]:
     """Of both units."""
     return tuple(service.value(unit, name) for unit in (SERVICE, SOCKET))
 
 
 def install_changes(
-    machine: Machine, service: Service, *, is_outdated: bool = False
+    machine: Machine,
+    service: Service,
+    *,
+    is_outdated: bool = False,
+    logins: Collection[str] = (),
 ) -> list[Change]:
     """
     Everything that makes it a user service which the first client starts; empty: it is one.
 
     Args:
         is_outdated: The service runs, and another version was installed since.
+        logins: As of `environment_change`.
 
     Raises:
         NoProgram: There is nothing to start.
@@ -134,7 +142,7 @@ def install_changes(
     for unit in (SERVICE, SOCKET):
         place = os.path.join(unit_dir(machine), unit)
         units += file_change(machine, place, unit_text(machine, unit, program))
-    environment = environment_change(machine)
+    environment = environment_change(machine, logins)
     changes = [*environment, *units]
     if units or "yes" in _values(service, "NeedDaemonReload"):
         changes.append(run_change(machine, *_SYSTEMCTL, "daemon-reload"))

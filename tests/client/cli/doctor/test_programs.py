@@ -9,6 +9,7 @@ from fallbackd_client.cli.doctor.programs import (
     ask_program,
     give_path,
     give_variable,
+    look_at_env_file,
     look_at_programs,
 )
 
@@ -100,3 +101,46 @@ def test_where_no_daemon_runs_its_program_says_what_is_known(tmp_path: Path) -> 
     assert ask_program(home.machine(), None) == ()
     program(home.bin, "older", "exit 2")
     assert ask_program(home.machine(), str(home.bin / "older")) == ()
+
+
+def test_a_key_of_the_shell_that_the_daemon_lacks_is_named_with_the_way_to_its_file(
+    tmp_path: Path,
+) -> None:
+    home = Home(tmp_path)
+    install(home.bin, "claude", "systemctl")
+    home.environ["ANTHROPIC_API_KEY"] = "sk-secret"
+    path = {"PATH": str(home.bin)}
+    found = told(look_at_programs(home.machine(), PROGRAMS, path, is_service=True))
+    [(level, what, fix)] = [one for one in found if "claude" in one[1]]
+    assert level == "warning"
+    assert "ANTHROPIC_API_KEY is set in this shell, but not" in what
+    assert "sk-secret" not in what + fix
+    environ = {**home.environ, "PATH": f"{home.bin}:/usr/bin:/bin"}
+    assert subprocess.run(["sh", "-c", fix], env=environ, check=False).returncode == 0
+    env_file = home.config.parent / "env"
+    assert env_file.read_text() == "ANTHROPIC_API_KEY=sk-secret\n"
+    assert env_file.stat().st_mode & 0o777 == 0o600
+    by_hand = told(look_at_programs(home.machine(), PROGRAMS, path, is_service=False))
+    assert [one[2] for one in by_hand if "claude" in one[1]] == ["fallbackd-client service restart"]
+
+
+def test_a_login_by_file_goes_before_a_key_of_the_shell(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    install(home.bin, "claude")
+    home.environ["ANTHROPIC_API_KEY"] = "sk-secret"
+    home.write(home.path / ".claude" / ".credentials.json", "{}")
+    path = {"PATH": str(home.bin)}
+    found = told(look_at_programs(home.machine(), PROGRAMS, path, is_service=True))
+    assert not [one for one in found if "claude" in one[1]]
+
+
+def test_an_environment_file_that_has_changed_since_the_start_is_named(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.write(home.config.parent / "env", '# keys\nA_KEY="1"\nB_KEY=2\nPATH=/bin\n')
+    running = {"A_KEY": "1", "PATH": "/bin", "B_KEY": "old"}
+    look = look_at_env_file
+    [(level, what, fix)] = told(look(home.machine(), running, is_service=True))
+    assert (level, fix) == ("warning", "systemctl --user restart fallbackd.service")
+    assert what.endswith("has changed since the service was started: B_KEY")
+    assert look(home.machine(), {**running, "B_KEY": "2"}, is_service=True) == []
+    assert look(home.machine(), running, is_service=False) == []

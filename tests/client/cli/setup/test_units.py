@@ -136,6 +136,21 @@ def test_other_variables_stay_and_moved_places_are_told_to_the_service(home: Hom
     assert environment_change(home.machine()) == []
 
 
+def test_a_login_variable_of_the_shell_is_written_for_the_service_and_never_replaced(
+    home: Home,
+) -> None:
+    home.environ["ANTHROPIC_API_KEY"] = "sk-1"
+    changes = environment_change(home.machine(), ["ANTHROPIC_API_KEY"])
+    assert "ANTHROPIC_API_KEY" in changes[0].what
+    assert "sk-1" not in changes[0].what
+    make(changes)
+    env_file = home.config.parent / "env"
+    assert "ANTHROPIC_API_KEY=sk-1" in env_file.read_text().splitlines()
+    assert env_file.stat().st_mode & 0o777 == 0o600
+    home.environ["ANTHROPIC_API_KEY"] = "sk-2"
+    assert environment_change(home.machine(), ["ANTHROPIC_API_KEY"]) == []
+
+
 def test_odd_characters_in_the_place_of_the_program_are_quoted(home: Home) -> None:
     text = unit_text(home.machine(), "fallbackd.service", '/my "own" 100%/$x/fallbackd')
     assert '\nExecStart="/my \\"own\\" 100%%/$$x/fallbackd"\n' in text
