@@ -26,7 +26,14 @@ from fallbackd.backends.commands import (
     program,
     resumes,
 )
-from fallbackd.backends.gemini_texts import causes, evidence_of, seconds, status_of, without_repeats
+from fallbackd.backends.gemini_texts import (
+    MIN_RETRY_GAP_S,
+    causes,
+    evidence_of,
+    seconds,
+    status_of,
+    without_repeats,
+)
 from fallbackd.backends.lines import CliParser, count, fields, read_object, words
 from fallbackd.backends.spec import BackendKind, Footprint, Options, Setup
 from fallbackd.backends.tool_calls import call_words, started, with_refused
@@ -96,6 +103,8 @@ class GeminiParser(CliParser):
     def __init__(self, options: Options) -> None:
         super().__init__(plain=is_plain(options))
         self._pieces: list[tuple[str, float]] = []
+        self._repeated: int | None = None
+        """Pieces that the stream which runs now has repeated; None: it repeats none."""
         self._told: list[str] = []
         self._status = ""
         self._calls: dict[str, str] = {}
@@ -112,7 +121,10 @@ class GeminiParser(CliParser):
             case "message" if event.get("role") == "assistant":
                 text = words(event.get("content"))
                 is_next_passage = bool(self._told) and not self._pieces
+                is_again = self._is_again(text, seconds(event) or at)
                 self._pieces.append((text, seconds(event) or at))
+                if is_again:
+                    return [AgentText(text, again=True)]
                 return [self.answers(), AgentText(f"\n\n{text}" if is_next_passage else text)]
             case "tool_use":
                 self._end_passage()
@@ -127,6 +139,16 @@ class GeminiParser(CliParser):
                 return self._read_result(event)
             case _:
                 return [Output()]
+
+    def _is_again(self, text: str, at: float) -> bool:
+        """Whether a stream that is asked for again repeats what the broken one had said."""
+        if self._pieces and at - self._pieces[-1][1] >= MIN_RETRY_GAP_S:
+            self._repeated = 0
+        if self._repeated is None or self._repeated >= len(self._pieces):
+            return False
+        is_same = self._pieces[self._repeated][0] == text
+        self._repeated = self._repeated + 1 if is_same else None
+        return is_same
 
     def _start_tool(self, event: dict[str, Any]) -> list[Observation]:
         name = words(event.get("tool_name"))
@@ -159,6 +181,8 @@ class GeminiParser(CliParser):
             self.error = evidence_of(words(error.get("message")), words(error.get("type")))
         elif self.error is None:
             self.error = evidence_of("the run ended with an error that it does not name")
+        # Given up for good by this event: what only the cause states counts already.
+        self.error = self._with_cause(self.error)
         return [self.usage, GivenUp(evidence=self.error)]
 
     def read_text(self, stream: StreamName, line: str, at: float) -> list[Observation]:
@@ -210,12 +234,16 @@ class GeminiParser(CliParser):
         status = error.http_status
         if status is None and exit.code is not None and 144 <= exit.code <= 255:
             status = exit.code + 256
-        text = error.text
-        if self._terminal and "[API Error" in text and error.body is None:
-            said = (self._terminal[0][:4000], *causes("\n".join(self._terminal)))
-            text = "\n".join((text, *said))
         code = error.code or self._silence(error.text)
-        return msgspec.structs.replace(error, text=text, http_status=status, code=code)
+        error = self._with_cause(error)
+        return msgspec.structs.replace(error, http_status=status, code=code)
+
+    def _with_cause(self, error: Evidence) -> Evidence:
+        if not self._terminal or "[API Error" not in error.text or error.body is not None:
+            return error
+        said = (self._terminal[0][:4000], *causes("\n".join(self._terminal)))
+        lines = (error.text, *(one for one in said if one not in error.text))
+        return msgspec.structs.replace(error, text="\n".join(lines))
 
     def _silence(self, text: str) -> str | None:
         """It prints the same for a connection that was refused and for one without an answer."""
@@ -226,7 +254,7 @@ class GeminiParser(CliParser):
         """What the model says before a tool call is no part of the answer."""
         if self._pieces:
             self._told.append(without_repeats(self._pieces))
-            self._pieces = []
+            self._pieces, self._repeated = [], None
 
     def _answer(self) -> str:
         last = without_repeats(self._pieces)
@@ -235,6 +263,7 @@ class GeminiParser(CliParser):
 
 _WAY_OUT = "allow it by a policy of gemini (~/.gemini/policies), or use permission `full`"
 
+# It has asked for a stream that broke three times more before it says so: `retry_same`.
 RULES = (
     Rule(
         id="gemini-error",
@@ -290,12 +319,14 @@ RULES = (
         pattern=r"Model stream ended (?:with|due to .{1,60} with) empty response"
         r"|empty response with no text or thoughts",
         requires_exit=False,
+        retry_same=False,
     ),
     Rule(
         id="gemini-malformed",
         reason=Reason.SERVER_ERROR,
         pattern=r"Model stream ended with (?:malformed|unexpected)",
         requires_exit=False,
+        retry_same=False,
     ),
     Rule(
         id="gemini-stream",
@@ -305,6 +336,7 @@ RULES = (
         r"|TypeError: terminated",
         codes=("invalid_stream",),
         requires_exit=False,
+        retry_same=False,
     ),
     Rule(
         id="gemini-resume",

@@ -275,6 +275,7 @@ def _failure(
         rotate=rule.rotate,
         hop=rule.hop,
         retry=rule.retry,
+        retry_same=rule.retry_same,
         marks=rule.marks,
     )
 

@@ -53,6 +53,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     rotate: bool | None = None
     hop: bool | None = None
     retry: bool | None = None
+    retry_same: bool | None = None
+    """False: the program has tried again by itself, so the engine does not."""
     marks: bool = True
     """False: no backend is to blame, so none is taken out of rotation."""
     until_midnight_in: str = ""

@@ -101,6 +101,7 @@ def make_failure(
     rotate: bool | None = None,
     hop: bool | None = None,
     retry: bool | None = None,
+    retry_same: bool | None = None,
     marks: bool = True,
 ) -> Failure:
     """
@@ -112,6 +113,7 @@ def make_failure(
         max_wait_s: Bound on what is believed of `reset_s`; null: believed as it is.
         rotate: Overrides the table (an aggregator's upstream limit leaves the key healthy).
         retry: Overrides the table (the same again would find the same).
+        retry_same: Overrides `retry` and the table for the engine alone.
         marks: False: no backend is to blame.
         hop: Overrides the table (a request above one account's limit per minute fits elsewhere).
     """
@@ -129,7 +131,7 @@ def make_failure(
         detail=detail,
         scope=scope,
         retryable=retryable,
-        retry_same=flags.retry_same if retry is None else retry,
+        retry_same=next((one for one in (retry_same, retry) if one is not None), flags.retry_same),
         rotate_credential=flags.rotate_credential if rotate is None else rotate,
         hop=flags.hop if hop is None else hop,
         shrink_input=flags.shrink_input,

@@ -375,6 +375,8 @@ class AgentText(Struct, frozen=True, tag="agent_text"):
     """
 
     text: str
+    again: bool = False
+    """A repetition of what a broken stream had said: it shows no progress."""
 
 
 class Phase(Struct, frozen=True, tag="phase"):

@@ -103,7 +103,9 @@ class Passed(Struct, frozen=True, kw_only=True):
 
 
 def see(watch: Watch, seen: Observation, *, now: float) -> Watch:
-    """Fold one observation in. Anything seen is output."""
+    """Fold one observation in. Anything seen is output, but for text that is said once more."""
+    if isinstance(seen, AgentText) and seen.again:
+        return watch
     fresh = structs.replace(
         watch,
         first_output_at=now if watch.first_output_at is None else watch.first_output_at,
