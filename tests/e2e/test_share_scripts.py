@@ -17,7 +17,7 @@ from fallbackd.core.share.records import (
     in_force,
     join,
 )
-from fallbackd.ports.share import Failing, Leased, ShareReading
+from fallbackd.ports.share import Card, Failing, Leased, ShareReading
 from fallbackd.stores.share_redis.link import ShareAddress
 from fallbackd.stores.share_redis.store import RedisShare
 
@@ -224,5 +224,18 @@ async def test_a_late_generation_ends_no_later_lease(tmp_path: Path, server: Red
         assert await share.release(SCOPE, owner="a", gen=again.gen, limit_s=LIMIT_S)
         other = await share.lease(SCOPE, owner="b", ttl_s=60, early=False, limit_s=LIMIT_S)
         assert other.granted
+    finally:
+        await share.aclose()
+
+
+async def test_two_machines_of_one_name_see_each_other(server: RedisServer) -> None:
+    share = RedisShare(ShareAddress(url=server.url), group="twins")
+    try:
+        seen = []
+        for instance in ("one", "two", "one", "one"):
+            card = Card(name="laptop", instance=instance)
+            _, cards = await share.present(card, limit_s=LIMIT_S)
+            seen.append(sorted(one.instance for one in cards))
+        assert seen == [["one"], ["one", "two"], ["one", "two"], ["one"]]
     finally:
         await share.aclose()

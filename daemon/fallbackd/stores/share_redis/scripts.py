@@ -164,14 +164,16 @@ return answer(1)
 READ = _PRELUDE + "return answer(1)\n"
 
 PRESENT = """
--- name, card; a machine that was silent for a week is forgotten
+-- name, card; a machine that was silent for a week is forgotten. The last one is the card that
+-- stood under this name: of another instance, where two machines have one name
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local before = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now) .. ' ' .. ARGV[2])
 local flat = redis.call('HGETALL', KEYS[1])
 for i = 1, #flat, 2 do
   local at = tonumber(string.match(flat[i + 1], '^(%d+) ')) or 0
   if now - at > 7 * 86400000 then redis.call('HDEL', KEYS[1], flat[i]) end
 end
-return {string.format('%.0f', now), redis.call('HGETALL', KEYS[1])}
+return {string.format('%.0f', now), redis.call('HGETALL', KEYS[1]), before}
 """

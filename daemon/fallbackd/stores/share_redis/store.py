@@ -11,6 +11,8 @@ from fallbackd.stores.share_redis import scripts
 from fallbackd.stores.share_redis.codec import BadRecord, card_text, cards_of, pairs, record_of
 from fallbackd.stores.share_redis.link import ServerError, ShareAddress, ShareLink
 
+TWIN_S = 120.0
+"""A machine presents itself every 30 s; an older card is of one that was called so before."""
 STREAM_GRACE_S = 2.0
 LOOK_BACK_MS = 3_600_000
 MAX_CHANGES = 500
@@ -145,7 +147,11 @@ class RedisShare:
         if isinstance(answer, ServerError):
             raise ShareAway(str(answer))
         now = int(answer[0]) / 1000
-        return now, cards_of(pairs(answer[1]), now=now)
+        before = cards_of(pairs([card.name, answer[2]]), now=now)
+        twins = [one for one in before if one.instance != card.instance]
+        # Each of the two writes its card where the other one's stood.
+        seen = (one for one in twins if one.seen_ago_s <= TWIN_S)
+        return now, (*cards_of(pairs(answer[1]), now=now), *seen)
 
     async def aclose(self) -> None:
         await self._commands.aclose()
