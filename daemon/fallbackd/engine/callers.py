@@ -15,7 +15,7 @@ from fallbackd.core.protocol import Evidence
 from fallbackd.core.work import retry_budget
 from fallbackd.engine import authors
 from fallbackd.engine.feedback import judged
-from fallbackd.engine.judging import off_the_loop
+from fallbackd.engine.judging import off_the_loop, texts_in, without_quotations
 from fallbackd.engine.requests import Refused
 from fallbackd.ports.store import Outlives
 
@@ -58,6 +58,7 @@ async def report(
     seen: Reported,
     *,
     evidence: Evidence | None = None,
+    asked: bytes | None = None,
     next_lease: bool = False,
     outlives: Outlives = "machine",
 ) -> ReportAnswer:
@@ -65,6 +66,7 @@ async def report(
     Args:
         seen: `differs_from` by any name; what is the daemon's to say is filled in.
         evidence: Of a failure: it is judged here.
+        asked: The request, of which nothing is kept where its provider repeats it.
         next_lease: The caller continues by itself with the next candidate.
         outlives: What the report has to outlive.
 
@@ -74,7 +76,7 @@ async def report(
     failure = None
     if seen.outcome == "failure":
         await engine.follow_clock()  # what the evidence states counts from now
-        failure = await _failure(engine, evidence, seen.backend)
+        failure = await _failure(engine, evidence, seen.backend, asked)
     is_network = failure is not None and failure.reason is Reason.NETWORK
     event = structs.replace(
         seen,
@@ -109,10 +111,13 @@ def _minted_lease(engine: "Performer") -> AttemptId:
     return AttemptId(f"{LEASE_PREFIX}{engine.world.mint()}")
 
 
-async def _failure(engine: "Performer", evidence: Evidence | None, backend: BackendId) -> Failure:
+async def _failure(
+    engine: "Performer", evidence: Evidence | None, backend: BackendId, asked: bytes | None
+) -> Failure:
     found = None
     if evidence is not None:
-        found = await off_the_loop(evidence, partial(judged, engine, evidence, backend=backend))
+        judging = partial(judged, engine, evidence, backend=backend)
+        found = await off_the_loop(evidence, lambda: without_quotations(judging(), texts_in(asked)))
     return found or make_failure(
         Reason.UNKNOWN,
         now=engine.clock.now(),

@@ -1,9 +1,10 @@
 """How an attempt that ended without an answer is judged."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.to_thread
+import msgspec
 from msgspec import structs
 
 from fallbackd.backends.spec import BackendKind
@@ -13,6 +14,7 @@ from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import max_wait_s
 from fallbackd.core.protocol import Evidence
 from fallbackd.engine.environment import Settings
+from fallbackd.lib import foreign_json
 
 if TYPE_CHECKING:
     from fallbackd.classify.model import Model
@@ -76,12 +78,18 @@ def _is_large(body: Any) -> bool:  # any JSON
     return len(body) > LARGE_CHARS if isinstance(body, str | bytes) else body is not None
 
 
-def get_ready() -> None:
+def get_ready() -> bool:
     """
     Load what classifies. Its patterns are a sixth of what a start takes, and nothing is judged
     before something has ended: it is loaded beside the first work.
+
+    Returns:
+        False where its weights are damaged, so that the rules alone decide.
     """
     import fallbackd.classify.classifier  # noqa: F401
+    from fallbackd.classify.model import usable
+
+    return usable() is not None
 
 
 _MAX_DEPTH = 40
@@ -114,6 +122,57 @@ def _concealed_value(value: Any, conceal: Callable[[str], str], depth: int) -> A
             return [_concealed_value(one, conceal, depth - 1) for one in value]
         case _:
             return value
+
+
+QUOTED_CHARS = 12
+"""So much of a prompt is a quotation; what is shorter may be a word of the provider's own."""
+MAX_ASKED_CHARS = 4 * 1024 * 1024
+
+
+def without_quotations(failure: Failure | None, asked: str) -> Failure | None:
+    """Some providers repeat in an error what they were asked. That is kept nowhere."""
+    if failure is None or not asked:
+        return failure
+    if len(asked) > MAX_ASKED_CHARS:
+        return structs.replace(failure, evidence="")
+    text, asked = failure.evidence, " ".join(asked.split())
+    plain = "".join(" " if one.isspace() else one for one in text)
+    kept, at = [], 0
+    while at < len(text):
+        size = QUOTED_CHARS
+        if plain[at : at + size] not in asked or at + size > len(text):
+            kept.append(text[at])
+            at += 1
+            continue
+        while at + size < len(text) and plain[at : at + size + 1] in asked:
+            size += 1
+        kept.append("[…]")
+        at += size
+    return structs.replace(failure, evidence="".join(kept))
+
+
+def texts_in(body: bytes | None) -> str:
+    """What a request of an API says in words, without the names in it."""
+    try:
+        value = foreign_json.decode(body or b"null")
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return (body or b"").decode("utf-8", "replace")
+    return "\n".join(_texts(value, _MAX_DEPTH))
+
+
+_NAMES = frozenset({"model", "type", "role", "id", "name", "effort", "object", "format"})
+
+
+def _texts(value: Any, depth: int) -> Iterator[str]:  # any JSON
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict) and depth:
+        for name, one in value.items():
+            if name not in _NAMES:
+                yield from _texts(one, depth - 1)
+    elif isinstance(value, list) and depth:
+        for one in value:
+            yield from _texts(one, depth - 1)
 
 
 def unexplained(*, now: float) -> Failure:

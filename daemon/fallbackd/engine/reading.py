@@ -47,6 +47,7 @@ from fallbackd.engine.judging import (
     off_the_loop,
     rebooted,
     unexplained,
+    without_quotations,
 )
 from fallbackd.engine.live import LiveAttempt, LiveHost, Prepared, Progress
 from fallbackd.engine.telling import Teller
@@ -278,7 +279,8 @@ class Reader:
             conceal=host.world.conceal,
             model=host.world.taught.model(),
         )
-        return await off_the_loop(evidence, judging)
+        prompt = self._prepared.prompt or ""
+        return await off_the_loop(evidence, lambda: without_quotations(judging(), prompt))
 
     def _of_attempt(self, usage: Usage) -> Usage:
         """What this attempt used of a conversation whose totals its program reports."""

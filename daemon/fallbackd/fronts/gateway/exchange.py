@@ -143,7 +143,13 @@ class Exchange:
         while chosen.backend is not None:
             entry = choosing.entry_of(entries, chosen)
             reported = CallReport(
-                self._engine, asks, chosen, turn, proves=self._asked.generates, stays=self._stays
+                self._engine,
+                asks,
+                chosen,
+                turn,
+                proves=self._asked.generates,
+                stays=self._stays,
+                asked=body,
             )
             try:
                 failed = await self._served(chosen, entry, found, reported)

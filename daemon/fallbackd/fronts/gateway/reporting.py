@@ -36,6 +36,7 @@ class CallReport:
     Args:
         proves: An answer shows that the backend works, and a call may be its one trial.
         stays: No other backend is asked.
+        asked: The body of the request.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class CallReport:
         *,
         proves: bool,
         stays: bool = False,
+        asked: bytes | None = None,
     ) -> None:
         self._engine = engine
         self.asks = asks
         """For the next call of the same exchange."""
         self._proves = proves
         self._stays = stays
+        self._asked = asked
         self.leaves = False
         """What was refused is a part of the conversation: it moves to the next backend."""
         self._is_said = False
@@ -96,7 +99,7 @@ class CallReport:
         seen = Reported(**self._call, outcome="failure")
         with suppress(Refused):
             return await callers.report(
-                self._engine, seen, evidence=evidence, next_lease=self._proves
+                self._engine, seen, evidence=evidence, asked=self._asked, next_lease=self._proves
             )
         return None
 

@@ -1,0 +1,52 @@
+"""Nothing of what was asked is kept with a failure, also where its provider repeats it."""
+
+from pathlib import Path
+
+import pytest
+from tests.support.running_engine import agent, engine_in, settings, work
+from tests.support.scripts import script
+
+from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.engine.judging import texts_in, without_quotations
+
+DIARY = "Dear diary, today I have met\nsomebody new."
+
+
+def failure(evidence: str) -> Failure:
+    return make_failure(Reason.SERVER_ERROR, now=0.0, evidence=evidence)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "kept"),
+    [
+        (f"crashed on prompt: {DIARY}", "crashed on prompt: […]"),
+        ("cannot parse 'today I have met' in it", "cannot parse '[…]' in it"),
+        ("429 Too Many Requests", "429 Too Many Requests"),
+        ("diary", "diary"),
+    ],
+)
+def test_what_a_provider_repeats_of_the_prompt_is_left_out(evidence: str, kept: str) -> None:
+    found = without_quotations(failure(evidence), DIARY)
+    assert found is not None
+    assert found.evidence == kept
+
+
+def test_of_a_request_the_words_count_and_no_names() -> None:
+    body = b'{"model":"gpt-5.2-codex-max","messages":[{"role":"user","content":"my long diary"}]}'
+    assert texts_in(body) == "my long diary"
+    found = without_quotations(failure("gpt-5.2-codex-max: no my long diary"), texts_in(body))
+    assert found is not None
+    assert found.evidence == "gpt-5.2-codex-max: no […]"
+    assert texts_in(b"\xff no JSON") == "\N{REPLACEMENT CHARACTER} no JSON"
+
+
+async def test_the_records_of_a_delegation_hold_nothing_of_its_prompt(tmp_path: Path) -> None:
+    body = 'echo "Error: 500 crashed on: $(cat)" >&2; exit 1'
+    config = settings(agent("a", script(tmp_path, "a", body)))
+    async with engine_in(tmp_path, config, store="sqlite") as engine:
+        done = await work(engine, "SENTINEL-7781 my diary", backend="a")
+        attempt = done.attempts[0]
+        assert attempt.failure is not None
+        assert "crashed on" in attempt.failure.evidence
+    kept = [one for one in tmp_path.rglob("records.sqlite*") if b"SENTINEL" in one.read_bytes()]
+    assert kept == []
