@@ -171,3 +171,14 @@ async def test_weights_for_another_release_and_broken_samples_are_passed_over(
     async with running(tmp_path, CONFIG) as daemon:
         evidence = {"text": "All is well.", "stream": "unknown"}
         assert await daemon.client.call("classify", {"evidence": evidence}) is None
+
+
+@pytest.mark.parametrize("now_at", [1e308, 1e18, 9223372036854775808])
+async def test_an_instant_that_no_calendar_has_is_refused(tmp_path: Path, now_at: float) -> None:
+    async with running(tmp_path) as daemon:
+        evidence = {"text": "429, resets 4:20am"}
+        with pytest.raises(RpcError) as refused:
+            await daemon.client.call("classify", {"evidence": evidence, "now_at": now_at})
+        assert refused.value.code == -32602
+        late = {"evidence": evidence, "now_at": 249_999_999_999}
+        assert (await daemon.client.call("classify", late))["reason"] == "usage_limit"

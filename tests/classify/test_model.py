@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from fallbackd.classify import model as model_module
 from fallbackd.classify.classifier import classify, rule_of
 from fallbackd.classify.explaining import Explanation, explain
 from fallbackd.classify.features import PARTS, features_of, named_features
@@ -156,3 +157,29 @@ def test_the_kind_of_backend_is_weighed_and_a_generic_program_is_one_kind() -> N
     assert features_of(text, None, "openai-http") != features_of(text, None, "generic")
     model = shipped()
     assert model.guess(text, None, "openai-http").margin > model.guess(text, None, "claude").margin
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped"])
+def test_damaged_weights_leave_the_rules_to_decide(
+    damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = bytearray(model_module.weights())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 255
+    damaged = {"empty": b"", "cut": bytes(content[: len(content) // 2])}.get(damage, bytes(content))
+    monkeypatch.setattr(model_module, "weights", lambda: damaged)
+    model_module.shipped.cache_clear()
+    model_module.usable.cache_clear()
+    try:
+        assert model_module.usable() is None
+        found = classify(
+            Evidence(text="Error: 429 Too Many Requests", stream="stderr", exit_code=1), now=0.0
+        )
+        assert found is not None
+        assert found.reason.value == "rate_limit"
+        unknown = classify(Evidence(text="bad day", stream="stderr", exit_code=1), now=0.0)
+        assert unknown is not None
+        assert unknown.reason.value == "unknown"
+    finally:
+        model_module.shipped.cache_clear()
+        model_module.usable.cache_clear()

@@ -84,6 +84,7 @@ async def test_work_happens_at_the_real_path_of_its_directory(tmp_path: Path) ->
         ("relative/path", "is relative"),
         (".", "is relative"),
         ("/no/such/directory", "cannot be used"),
+        ("{place}/missing/../file-dir", "cannot be used"),
         ("{place}/file", "not a directory"),
         ("{place}/dangling", "cannot be used"),
         ("/nul\0", "no NUL"),
@@ -91,6 +92,7 @@ async def test_work_happens_at_the_real_path_of_its_directory(tmp_path: Path) ->
 )
 async def test_a_directory_that_cannot_be_is_refused(tmp_path: Path, cwd: str, words: str) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "file-dir").mkdir()
     (tmp_path / "dangling").symlink_to("nowhere")
     async with engine_in(tmp_path, settings(agent("a", "cat"))) as engine:
         with pytest.raises(Invalid, match=words):

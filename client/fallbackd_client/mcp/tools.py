@@ -37,7 +37,10 @@ def _one_of(*words: str) -> dict[str, Json]:
     return {**_TEXT, "enum": list(words)}
 
 
-_WAIT = _number("seconds to wait before a handle is returned instead; default 50")
+_WAIT: dict[str, Json] = {
+    **_number("seconds to wait before a handle is returned instead; default 50"),
+    "minimum": 0,
+}
 _ID = _text("id as delegate returned it")
 _OUTCOME: dict[str, Json] = {
     "type": "object",
@@ -279,5 +282,7 @@ def _check_value(name: str, value: Json, wanted: dict[str, Json]) -> None:
         raise ToolFailed(f"`{name}` has to be a {wanted['type']}")
     if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
         raise ToolFailed(f"`{name}` is too large")
+    if isinstance(value, int | float) and value < wanted.get("minimum", value):
+        raise ToolFailed(f"`{name}` has to be {wanted['minimum']} or more")
     if "enum" in wanted and value not in wanted["enum"]:
         raise ToolFailed(f"`{name}` has to be one of {', '.join(wanted['enum'])}")

@@ -42,6 +42,10 @@ DirectoryPath = Annotated[
 Note = Annotated[str, Meta(max_length=2000)]
 
 Instant = Annotated[float, Meta(ge=0, description="Unix seconds, UTC.")]
+CalendarInstant = Annotated[
+    float, Meta(ge=0, le=250_000_000_000, description="Unix seconds, UTC; before the year 9900.")
+]
+"""From which dates are computed."""
 DurationS = Annotated[float, Meta(ge=0, description="Seconds.")]
 SettleS = Annotated[float, Meta(ge=0, le=60, description="Seconds.")]
 WaitS = Annotated[float, Meta(ge=0, le=604800, description="Seconds; bounds only the waiting.")]

@@ -12,7 +12,7 @@ from math import sqrt
 from msgspec import Struct
 
 from fallbackd.classify.features import Features, features_of
-from fallbackd.classify.model import Additions, Model, shipped, weights
+from fallbackd.classify.model import Additions, Model, usable, weights
 from fallbackd.classify.weighing import coarse
 from fallbackd.core.failures import Reason
 
@@ -43,7 +43,8 @@ def learn(lessons: Sequence[Lesson]) -> Model:
 
 def can_learn(reason: Reason) -> bool:
     """The model tells fewer reasons apart than there are."""
-    return coarse(reason) in shipped().head.reasons
+    model = usable()
+    return model is not None and coarse(reason) in model.head.reasons
 
 
 def _learn_one(model: Model, added: Additions, features: Features, right: Reason) -> bool:

@@ -254,4 +254,20 @@ def weights() -> bytes:
 
 @lru_cache(maxsize=1)
 def shipped() -> Model:
+    """
+    Raises:
+        OSError, *DAMAGED: The file cannot be read, or is damaged.
+    """
     return Model(weights())
+
+
+DAMAGED = (ValueError, zlib.error, msgspec.MsgspecError, FileNotFoundError)
+
+
+@lru_cache(maxsize=1)
+def usable() -> Model | None:
+    """The shipped one; None where its file is damaged: then the rules alone decide."""
+    try:
+        return shipped()
+    except DAMAGED:
+        return None

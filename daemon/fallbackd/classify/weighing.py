@@ -6,7 +6,7 @@ from msgspec import structs
 
 from fallbackd.classify.error_lines import without_marks
 from fallbackd.classify.lines import SIGNAL_EXITS, Hit, lines_of, text_hit
-from fallbackd.classify.model import Guess, Model, shipped
+from fallbackd.classify.model import Guess, Model, usable
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence
@@ -78,7 +78,9 @@ def weighed(
         return hit
     if not evidence.text.strip() or not _is_asked(hit, evidence):
         return hit
-    model = model or shipped()
+    model = model or usable()
+    if model is None:
+        return hit
     guess = model.guess(evidence.text, evidence.http_status, kind)
     named = _named(hit)
     best, likely = weigh(model, guess, named)

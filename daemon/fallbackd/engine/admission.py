@@ -180,8 +180,8 @@ def _usable(cwd: str) -> str:
     if not os.path.isabs(cwd):
         raise Invalid(f"cwd: {cwd!r} is relative; give the absolute path")
     try:
+        mode = os.stat(cwd).st_mode  # before `..` is resolved by name: what it goes up from exists
         real = os.path.realpath(cwd)
-        mode = os.stat(real).st_mode
     except OSError as error:
         why = error.strerror or str(error)
         raise Invalid(f"cwd: {cwd} cannot be used ({why}); give a directory that exists") from None

@@ -414,7 +414,8 @@ async def _get_ready() -> None:
     is_said = False
     while True:
         try:
-            await anyio.to_thread.run_sync(judging.get_ready)
+            if not await anyio.to_thread.run_sync(judging.get_ready):
+                log.error("weights.damaged", effect="rules alone decide", fix="reinstall fallbackd")
             return
         except Exception as error:
             if not is_shortage(error):

@@ -31,8 +31,10 @@ class Taught:
 
 
 def _read(path: Path) -> "Model | None":
-    from fallbackd.classify.model import Additions, Model, weights  # see `judging.get_ready`
+    from fallbackd.classify.model import Additions, Model, usable, weights  # see `get_ready`
 
+    if usable() is None:
+        return None
     content = weights()
     try:
         added = msgspec.json.decode(path.read_bytes(), type=Additions, strict=False)

@@ -173,6 +173,7 @@ def test_a_daemon_that_does_not_say_where_this_runs_is_asked_once_for_each_list(
         ("wait", {"delegation": None}, "needs the argument `delegation`"),
         ("wait", {"delegation": ""}, "needs the argument `delegation`"),
         ("delegate", {"prompt": "x", "wait_s": 10**400}, "`wait_s` is too large"),
+        ("delegate", {"prompt": "x", "wait_s": -5}, "`wait_s` has to be 0 or more"),
         ("delegate", {"prompt": "x", "timeout_s": -1e300}, "`timeout_s` is too large"),
         ("delegate", {"prompt": "x", "cwd": "a\0b"}, "`cwd` is not a path"),
         ("delegate", {"prompt": "x", "cwd": "\ud83d"}, "`cwd` is not a path"),

@@ -4,7 +4,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from fallbackd_client.wire.bounds import Instant, Name, Note, ReasonWord, SignatureSourceWord
+from fallbackd_client.wire.bounds import (
+    CalendarInstant,
+    Name,
+    Note,
+    ReasonWord,
+    SignatureSourceWord,
+)
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.shapes import Evidence, Failure
 
@@ -19,7 +25,7 @@ class ClassifyParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The backend that it comes from; its kind is used."""
     kind: Name | None = None
     """A kind of backend, such as `codex` or `openai-http`; `generic` for any."""
-    now_at: Instant | None = None
+    now_at: CalendarInstant | None = None
     """The time at which it was printed, for stated reset times; null: now."""
     timezone: Name | None = None
     """IANA name of the zone of stated times without one; null: the machine's."""
