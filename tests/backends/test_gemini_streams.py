@@ -81,3 +81,23 @@ def test_a_stream_that_gemini_has_asked_for_four_times_is_not_tried_again_by_the
     assert failure is not None
     assert failure.reason.value == reason
     assert (failure.retry_same, failure.retryable, failure.hop) == (False, True, True)
+
+
+def test_claude_that_writes_a_message_anew_renews_no_limit_with_its_old_words() -> None:
+    def piece(at: float, **fields: Any) -> Chunk:
+        line = json.dumps({"type": "stream_event", "event": fields}) + "\n"
+        return Chunk(stream="stdout", data=line.encode(), at=NOW + at)
+
+    def words(at: float, text: str) -> Chunk:
+        return piece(at, type="content_block_delta", delta={"type": "text_delta", "text": text})
+
+    parser, watch = KINDS["claude"].parser(Options()), Watch(started_at=NOW)
+    begun = (piece(1, type="message_start"), words(2, "Once upon "), words(3, "a time "))
+    anew = (piece(200, type="message_start"), words(201, "Once upon "))
+    for chunk in (*begun, *anew):
+        for one in parser.feed(chunk):
+            watch = see(watch, one, now=chunk.at)
+    assert watch.last_output_at == NOW + 200
+    for one in parser.feed(words(202, "a time there was")):
+        watch = see(watch, one, now=NOW + 202)
+    assert watch.last_output_at == NOW + 202

@@ -53,6 +53,7 @@ from fallbackd.backends.lines import (
 from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, Setup
 from fallbackd.backends.tool_calls import call_words, started, with_refused
 from fallbackd.core.protocol import (
+    AgentText,
     Call,
     Conversation,
     Evidence,
@@ -200,7 +201,9 @@ class ClaudeParser(CliParser):
         if delta.get("type") == "thinking_delta":
             return [self.answers(), Phase("thinking")]
         text = words(delta.get("text"))
-        return [self.answers(), *(self.writes(text) if text and is_own else [])]
+        said = self.writes(text) if text and is_own else []
+        is_again = any(isinstance(one, AgentText) and one.again for one in said)
+        return said if is_again else [self.answers(), *said]
 
     def _read_retry(self, event: dict[str, Any]) -> Observation:
         status, delay = event.get("error_status"), event.get("retry_delay_ms")

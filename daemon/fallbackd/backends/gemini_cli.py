@@ -103,7 +103,7 @@ class GeminiParser(CliParser):
     def __init__(self, options: Options) -> None:
         super().__init__(plain=is_plain(options))
         self._pieces: list[tuple[str, float]] = []
-        self._repeated: int | None = None
+        self._retold: int | None = None
         """Pieces that the stream which runs now has repeated; None: it repeats none."""
         self._told: list[str] = []
         self._status = ""
@@ -143,11 +143,11 @@ class GeminiParser(CliParser):
     def _is_again(self, text: str, at: float) -> bool:
         """Whether a stream that is asked for again repeats what the broken one had said."""
         if self._pieces and at - self._pieces[-1][1] >= MIN_RETRY_GAP_S:
-            self._repeated = 0
-        if self._repeated is None or self._repeated >= len(self._pieces):
+            self._retold = 0
+        if self._retold is None or self._retold >= len(self._pieces):
             return False
-        is_same = self._pieces[self._repeated][0] == text
-        self._repeated = self._repeated + 1 if is_same else None
+        is_same = self._pieces[self._retold][0] == text
+        self._retold = self._retold + 1 if is_same else None
         return is_same
 
     def _start_tool(self, event: dict[str, Any]) -> list[Observation]:
@@ -254,7 +254,7 @@ class GeminiParser(CliParser):
         """What the model says before a tool call is no part of the answer."""
         if self._pieces:
             self._told.append(without_repeats(self._pieces))
-            self._pieces, self._repeated = [], None
+            self._pieces, self._retold = [], None
 
     def _answer(self) -> str:
         last = without_repeats(self._pieces)

@@ -225,7 +225,7 @@ class CliParser:
         known, self._repeated = self._repeated, ""
         if known.startswith(piece):
             self._repeated = known[len(piece) :]
-            return []
+            return [AgentText("", again=True)]
         if piece.startswith(known):
             piece = piece[len(known) :]
             self._draft += piece
