@@ -39,6 +39,8 @@ def ask(call: Call, client: Client, found: dict[str, Json]) -> bool:
         if "inputResponses" in call.params:  # it was asked, and its user did not choose
             return False
         asked = {"method": "elicitation/create", "params": {"mode": "form", **form}}
+        # Between the two calls nothing follows the work, for as long as the user thinks.
+        client.call("delegation.keep", {"delegation": found["delegation"]})
         raise NeedsInput({name: asked}, str(found["delegation"]))
     call.progress(_WAITING)
     looked_s = call.elapsed_s

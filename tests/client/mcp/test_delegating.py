@@ -497,6 +497,8 @@ def test_the_later_era_asks_by_a_result_and_a_second_call(tmp_path: Path) -> Non
     with serving(tmp_path / "s", asking(answered)) as daemon, session(tmp_path / "s") as s:
         found = s.call("delegate", meta, prompt="x")
         assert found["resultType"] == "input_required"
+        # Its user may think for longer than a call without a caller is kept.
+        assert daemon.methods() == ["delegate", "delegation.keep"]
         (name,) = found["inputRequests"]
         assert found["inputRequests"][name]["method"] == "elicitation/create"
         params = {"name": "delegate", "arguments": {"prompt": "x"}, "_meta": meta}
