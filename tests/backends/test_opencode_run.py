@@ -5,7 +5,15 @@ import pytest
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
 from fallbackd.classify.classifier import classify
-from fallbackd.core.protocol import Chunk, CommandLine, Evidence, ProcessExit, Retrying, Work
+from fallbackd.core.protocol import (
+    Chunk,
+    CommandLine,
+    Evidence,
+    GivenUp,
+    ProcessExit,
+    Retrying,
+    Work,
+)
 
 LINE = (
     'timestamp=2026-11-21T16:17:28.469Z level=ERROR run=4d836d15 message="stream error" '
@@ -67,10 +75,11 @@ def test_an_unexpected_error_of_its_server_has_the_cause_that_its_log_names(
 ) -> None:
     parser = KINDS["opencode"].parser(Options(serve=False))
     chunks = [Chunk("stderr", CAUSE.encode(), 1.0), Chunk("stdout", UNEXPECTED.encode(), 1.0)]
-    for chunk in chunks if logs_first else reversed(chunks):
-        parser.feed(chunk)
+    seen = [one for c in (chunks if logs_first else reversed(chunks)) for one in parser.feed(c)]
+    (given_up,) = [one for one in seen if isinstance(one, GivenUp)]
     ended = parser.finish(ProcessExit(code=1, signal=None, at=2.0))
     assert isinstance(ended, Evidence)
-    failure = classify(ended, KINDS["opencode"].rules, now=0.0, kind="opencode")
-    assert failure is not None
-    assert failure.reason == "model_not_found"
+    for evidence in (given_up.evidence, ended) if logs_first else (ended,):
+        failure = classify(evidence, KINDS["opencode"].rules, now=0.0, kind="opencode")
+        assert failure is not None
+        assert failure.reason == "model_not_found"

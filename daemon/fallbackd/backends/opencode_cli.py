@@ -156,6 +156,10 @@ class OpencodeParser(CliParser):
         seen: list[Observation] = []
         for server_event in _as_server_events(event, session):
             seen.extend(self._reader.feed_event(server_event, at))
+        seen = [
+            GivenUp(evidence=self._explained(one.evidence)) if isinstance(one, GivenUp) else one
+            for one in seen
+        ]
         for one in seen:
             match one:
                 case ProviderAnswered():
@@ -186,14 +190,20 @@ class OpencodeParser(CliParser):
         if self.plain or isinstance(shared, Reply) or not isinstance(exit, ProcessExit):
             return shared
         read = self._reader.outcome(exit)
-        if isinstance(read, Evidence) and self._cause and read.text.startswith(_SEE_LOG):
-            read = msgspec.structs.replace(read, text=self._cause)
+        if isinstance(read, Evidence):
+            read = self._explained(read)
         if isinstance(read, Reply) or self.error is not None:
             return read
         has_said = read.code is not None or read.body is not None or read.http_status is not None
         if has_said or (exit.code == 0 and read.text and not exit.stopped):
             return read
         return shared
+
+    def _explained(self, evidence: Evidence) -> Evidence:
+        """The failure with its cause, as far as the log has named it by now."""
+        if not (self._cause and evidence.text.startswith(_SEE_LOG)):
+            return evidence
+        return msgspec.structs.replace(evidence, text=self._cause)
 
     def reply(self, exit: ProcessExit) -> Reply | None:
         return None  # the reader says so, see `finish`
