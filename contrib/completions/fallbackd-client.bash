@@ -8,7 +8,7 @@ _fallbackd_client_table() {
         "")
             flags="-h --help --socket --json --version"
             valued="--socket"
-            children="accounts answer call cancel classify completions config continue delegate doctor drain events explain gateway health hooks list log mcp notify ping questions reply report resolve retry service sessions setup share show shutdown status statusline suggest undrain usage wait" ;;
+            children="accounts answer call cancel classify completions config continue delegate doctor drain events explain gateway health hooks list log mcp notify ping questions reply report resolve restore retry service sessions setup share show shutdown status statusline suggest undrain usage wait" ;;
         "accounts")
             flags="-h --help --socket --json"
             valued="--socket"
@@ -164,6 +164,10 @@ _fallbackd_client_table() {
         "resolve")
             flags="-h --help --socket --json --backend --session --role --chain --model --prompt-tokens --lease"
             valued="--socket --backend --session --role --chain --model --prompt-tokens"
+            children="" ;;
+        "restore")
+            flags="-h --help --socket --json --state-dir"
+            valued="--socket --state-dir"
             children="" ;;
         "retry")
             flags="-h --help --socket --json --wait-for"
@@ -328,6 +332,7 @@ _fallbackd_client_value() {
         "resolve:--session") _fallbackd_client_ask sessions ;;
         "resolve:--chain") _fallbackd_client_ask backends ;;
         "resolve:1") _fallbackd_client_ask backends ;;
+        "restore:--socket") _fallbackd_client_paths -f ;;
         "retry:--socket") _fallbackd_client_paths -f ;;
         "retry:1") _fallbackd_client_ask delegations ;;
         "service:--socket") _fallbackd_client_paths -f ;;

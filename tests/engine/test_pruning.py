@@ -128,6 +128,7 @@ async def test_answers_outlive_a_damaged_database_also_after_the_next_start(
     records = tmp_path / "records.sqlite"
     async with engine_in(tmp_path, config, store="sqlite", clock=clock) as engine:
         answer = engine.runs.path((await work(engine, backend="a")).delegation)
+    (answer / "record").unlink()  # as of a version that wrote none: it comes back with its record
     records.write_bytes(b"no database" * 1000)
     for _ in range(3):
         async with engine_in(tmp_path, config, store="sqlite", clock=clock) as engine:

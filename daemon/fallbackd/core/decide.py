@@ -49,6 +49,7 @@ DECIDED: Mapping[type, Callable[[Case, Any], Decision | None]] = {
     events.QuestionAnswered: answer.question_answered,
     events.Woke: running.woke,
     events.Resumed: resume.resumed,
+    events.RecordsFound: resume.records_found,
     events.WorkspaceMoved: running.workspace_moved,
     events.AttemptStarted: running.attempt_started,
     events.ConversationSeen: running.conversation_seen,

@@ -9,7 +9,7 @@ from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.past import CarriedWord
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage
-from fallbackd.core.records import Session
+from fallbackd.core.records import Delegation, Session
 from fallbackd.core.share.records import SharedRecord
 from fallbackd.core.turn import Turn
 from fallbackd.core.turn_events import (
@@ -109,6 +109,13 @@ class AttemptGaveUp(Struct, frozen=True, kw_only=True, tag="attempt_gave_up"):
 
     attempt: AttemptId
     failure: Failure
+
+
+class RecordsFound(Struct, frozen=True, kw_only=True, tag="records_found"):
+    """Run directories know more than the records, which were lost or are those of a backup."""
+
+    records: tuple[Delegation, ...]
+    """Ended ones; or a single one, which may be unfinished."""
 
 
 class AttemptEnded(Struct, frozen=True, kw_only=True, tag="attempt_ended"):
@@ -332,6 +339,7 @@ class WorkspaceMoved(Struct, frozen=True, kw_only=True, tag="workspace_moved"):
 
 Event = (
     DelegateRequested
+    | RecordsFound
     | AttemptStarted
     | ConversationSeen
     | AttemptAnswered

@@ -15,6 +15,7 @@ from fallbackd.core.events import (
     Event,
     KeepRequested,
     QuestionAnswered,
+    RecordsFound,
     Reported,
     ResolveRequested,
     Resumed,
@@ -76,6 +77,13 @@ def _of_delegation(event: _OfDelegation, seen: Snapshot) -> Keys:
     return _of_work(event.delegation, seen)
 
 
+def _of_records(event: RecordsFound, seen: Snapshot) -> Keys:
+    if len(event.records) != 1:
+        return Keys()
+    (one,) = event.records
+    return Keys(delegation=one.delegation, session=one.session)
+
+
 def _of_session(event: _OfSession, seen: Snapshot) -> Keys:
     return Keys(session=event.session)
 
@@ -93,6 +101,7 @@ def _of_work(delegation: DelegationId, seen: Snapshot) -> Keys:
 KEYS: Mapping[type, Callable[[Any, Snapshot], Keys]] = {
     **dict.fromkeys(get_args(Event), _of_none),
     DelegateRequested: _of_request,
+    RecordsFound: _of_records,
     **dict.fromkeys(get_args(_OfAttempt), _of_attempt),
     **dict.fromkeys(get_args(_OfDelegation), _of_delegation),
     **dict.fromkeys(get_args(_OfSession), _of_session),

@@ -4,13 +4,14 @@ attempts that run and that no record knows of, since the database was lost or is
 Looked for once, after the start; nothing new is begun before such attempts are ended.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import anyio.to_thread
 import structlog
 
 from fallbackd.core.ids import DelegationId
+from fallbackd.core.records import Delegation
 from fallbackd.engine.environment import EndLeftover
 from fallbackd.engine.runs import ANSWER_DRAFT, Runs
 from fallbackd.ports.store import Store
@@ -23,6 +24,8 @@ BARE = frozenset({"prompt", "request", "work"})
 """What the directory of a delegation holds before it is taken on."""
 
 
+AT_ONCE = 500
+"""Records that are kept in one transaction."""
 Names = Collection[DelegationId]
 
 
@@ -52,14 +55,45 @@ async def _tidy(runs: Runs, store: Store, before: Names, active: Callable[[], Na
         log.info("runs.removed", directories=removed, why="never taken on")
 
 
-async def end_strays(runs: Runs, before: Names, active: Names, end: EndLeftover) -> list[str]:
+def later_records(
+    runs: Runs, active: Mapping[DelegationId, Delegation], unknown: Names
+) -> list[tuple[Delegation, ...]]:
+    """
+    What run directories know and the records do not: delegations, attempts, ends. Each that is
+    unfinished, or is to be, is alone, since its session is decided with it; oldest first.
+    """
+    alone: list[Delegation] = []
+    ended: list[Delegation] = []
+    for name in (*active, *unknown):
+        found, known = runs.noted_record(name), active.get(name)
+        if found is None:
+            continue
+        if known is None and found.is_ended:
+            ended.append(found)
+        elif known is None or _reach(found) > _reach(known):
+            alone.append(found)
+    alone.sort(key=lambda one: (not one.is_ended, one.created_at))
+    together = [tuple(ended[at : at + AT_ONCE]) for at in range(0, len(ended), AT_ONCE)]
+    return together + [(one,) for one in alone]
+
+
+def _reach(one: Delegation) -> tuple[bool, int]:
+    return one.is_ended, len(one.attempts)
+
+
+async def end_strays(
+    runs: Runs, before: Names, active: Mapping[DelegationId, int], end: EndLeftover
+) -> list[str]:
     """
     End attempts that run without a record: two agents must not work in one place.
+
+    Args:
+        active: How many attempts are on record of each unfinished delegation.
 
     Returns:
         A sentence for each that could not be proven gone.
     """
-    found = await anyio.to_thread.run_sync(_strays, runs, set(before) - set(active))
+    found = await anyio.to_thread.run_sync(_strays, runs, before, active)
     left: list[str] = []
 
     async def stop(directory: Path, attempt: str) -> None:
@@ -70,6 +104,7 @@ async def end_strays(runs: Runs, before: Names, active: Names, end: EndLeftover)
             is_gone = False
         log.warning("stray.ended" if is_gone else "stray.survived", attempt=attempt)
         if not is_gone:
+            runs.survivors.add(attempt)
             left.append(f"{attempt} ({directory}/attempt.json has its pid)")
 
     async with anyio.create_task_group() as tasks:
@@ -78,12 +113,14 @@ async def end_strays(runs: Runs, before: Names, active: Names, end: EndLeftover)
     return left
 
 
-def _strays(runs: Runs, names: Names) -> list[tuple[Path, str]]:
+def _strays(runs: Runs, names: Names, active: Mapping[DelegationId, int]) -> list[tuple[Path, str]]:
     found = []
     for delegation in sorted(names):
         for claim in runs.path(delegation).glob("[0-9]*/claim"):
             directory = claim.parent
-            if directory.name.isdigit() and not (directory / "exit.json").exists():
+            if not directory.name.isdigit() or int(directory.name) <= active.get(delegation, 0):
+                continue
+            if not (directory / "exit.json").exists():
                 found.append((directory, f"{delegation}.{directory.name}"))
     return found
 

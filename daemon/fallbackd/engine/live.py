@@ -229,5 +229,7 @@ class Held:
         self.env = dict(env)
         self.missing = missing
         self.looked = Looked()
+        self.noted = (-1, False)
+        """Attempts, and whether it had ended, when its record was last noted beside its prompt."""
         self.settled = anyio.Event()
         self.finished = anyio.Event()

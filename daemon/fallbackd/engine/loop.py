@@ -6,7 +6,7 @@ an effect starts comes back as one event.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 import anyio
@@ -16,7 +16,7 @@ import structlog
 from anyio.abc import TaskGroup
 from msgspec import structs
 
-from fallbackd.core.changes import Decision
+from fallbackd.core.changes import Decision, PutDelegation
 from fallbackd.core.effects import (
     Answer,
     AskPerson,
@@ -29,7 +29,14 @@ from fallbackd.core.effects import (
     WakeAt,
     WakeWaiting,
 )
-from fallbackd.core.events import CancelRequested, ClockStepped, Event, KeepRequested, Resumed
+from fallbackd.core.events import (
+    CancelRequested,
+    ClockStepped,
+    Event,
+    KeepRequested,
+    RecordsFound,
+    Resumed,
+)
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.records import Delegation, Keys
@@ -42,7 +49,13 @@ from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.exchanges import Exchanges
 from fallbackd.engine.interactive import Plans
 from fallbackd.engine.keys import keys_of
-from fallbackd.engine.leftovers import Names, end_strays, list_directories, tidy
+from fallbackd.engine.leftovers import (
+    Names,
+    end_strays,
+    later_records,
+    list_directories,
+    tidy,
+)
 from fallbackd.engine.live import Held, LiveAttempt, Prepared, Progress, Texts
 from fallbackd.engine.peers import SharingPeers
 from fallbackd.engine.probing import Ladder
@@ -114,7 +127,11 @@ class Performer:
             async with anyio.create_task_group() as tasks:
                 self.tasks = tasks
                 self.attendance.serve(tasks)
-                tasks.start_soon(self._end_strays, before, tuple(self.store.peek().active))
+                await self._restore(before)
+                active = self.store.peek().active
+                tasks.start_soon(
+                    self._end_strays, before, {name: len(active[name].attempts) for name in active}
+                )
                 await self._resume()
                 tasks.start_soon(self._wakes.run)
                 await self.readiness.look(self.settings.policy.backends)
@@ -126,7 +143,17 @@ class Performer:
             self.tasks = None
             self.workspaces.release_all()
 
-    async def _end_strays(self, before: Names, active: Names) -> None:
+    async def _restore(self, before: Names) -> None:
+        """Take over what run directories know and the records do not: those are lost, or older."""
+        known = self.store.peek().active
+        unknown = await self.store.unknown(before)
+        found = await anyio.to_thread.run_sync(later_records, self.runs, known, unknown)
+        for records in found:
+            await self.handle(RecordsFound(records=records))
+        if found:
+            log.warning("records.restored", delegations=sum(map(len, found)))
+
+    async def _end_strays(self, before: Names, active: Mapping[DelegationId, int]) -> None:
         left = await end_strays(self.runs, before, active, self.world.end_leftover)
         if left:
             self.hold_work(
@@ -219,11 +246,21 @@ class Performer:
     def _follow(self, decision: Decision, *, shifted_s: float) -> None:
         """Do what was decided at a clock shifted by so much: it may have been set since."""
         hit("event.kept")
+        for change in decision.changes:
+            if isinstance(change, PutDelegation):
+                self._note(change.delegation)
         for effect in decision.effects:
             if isinstance(effect, WakeAt):
                 effect = structs.replace(effect, at=effect.at + self.shifted_s - shifted_s)
             self._perform(effect)
         hit("event.done")
+
+    def _note(self, record: Delegation) -> None:
+        held, now = self._held.get(record.delegation), (len(record.attempts), record.is_ended)
+        if held is not None and now > held.noted:
+            held.noted = now
+            self.runs.note_record(record)
+            hit("run.record")
 
     async def look_at_clock(self) -> None:
         """After the machine was suspended, or the clock was set: do now what is due now."""

@@ -3,6 +3,7 @@ Private files of delegations: the prompt, the answer, one directory for each att
 
     <root>/<delegation>/prompt      what was asked            0600
     <root>/<delegation>/request     the other parameters      0600
+    <root>/<delegation>/record      what is on record of it, one line for each attempt and its end
     <root>/<delegation>/answer      what came back, at the end 0600
     <root>/<delegation>/made        files that were made for it in the folders of agents
     <root>/<delegation>/history-*   conversations that programs were given
@@ -13,6 +14,7 @@ Names are minted by the daemon; nothing that a caller says becomes part of a pat
 """
 
 import os
+import secrets
 import shutil
 import stat
 from collections import OrderedDict
@@ -25,6 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, attempt_number, delegation_of
+from fallbackd.core.records import Delegation
 from fallbackd.lib import privatefile
 from fallbackd.lib.failpoints import hit
 
@@ -35,6 +38,7 @@ MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_TEXT_BYTES = 8 * 1024 * 1024
 """So much of an answer is given out; JSON may spell each byte with six."""
 ANSWER_DRAFT = "answer.part"
+RECORD = "record"
 RECENT = 64
 RECENT_CHARS = 16_384
 """At most a few megabytes of all of them."""
@@ -72,6 +76,8 @@ class Runs:
         self.root = root
         self._root = str(root)
         self.readers = anyio.CapacityLimiter(READERS)
+        self.survivors: set[str] = set()
+        """Attempts that no record knows, and that could not be proven gone."""
         self._held: dict[DelegationId, str] = {}
         """Answers that the disk did not take yet. Few: no new work is taken then."""
         self._recent: OrderedDict[DelegationId, str] = OrderedDict()
@@ -142,7 +148,13 @@ class Runs:
 
     def prepare(self, attempt: AttemptId) -> str:
         directory = self.attempt_path(attempt)
-        os.mkdir(directory, 0o700)
+        try:
+            os.mkdir(directory, 0o700)
+        except FileExistsError:  # of an attempt that no record knows
+            if attempt in self.survivors:
+                raise
+            os.rename(directory, f"{directory}.void-{secrets.token_hex(4)}")
+            os.mkdir(directory, 0o700)
         hit("attempt.directory")
         return directory
 
@@ -221,6 +233,36 @@ class Runs:
             while len(self._recent) > RECENT:
                 self._recent.popitem(last=False)
         return True
+
+    def note_record(self, record: Delegation) -> None:
+        """
+        Write down what is on record, for a start that finds the database lost or an older one. A
+        disk that does not take it does not stop anything: the database has it.
+        """
+        with suppress(OSError, UnicodeEncodeError):
+            line = msgspec.json.encode(record) + b"\n"
+            place = privatefile.open_directory(self.path(record.delegation), names=1)
+            try:
+                handle = privatefile.open_to_append(RECORD, directory=place)
+            finally:
+                os.close(place)
+            try:
+                os.write(handle, line)
+            finally:
+                os.close(handle)
+
+    def noted_record(self, delegation: DelegationId) -> Delegation | None:
+        """The last one that is whole; None: there is none that can be read."""
+        try:
+            path = self.path(delegation) / RECORD
+            data = privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES, names=1)
+        except OSError:
+            return None
+        for line in reversed(data.splitlines()):
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                found = msgspec.json.decode(line, type=Delegation)
+                return found if found.delegation == delegation else None
+        return None
 
     def is_held(self, delegation: DelegationId) -> bool:
         """Its answer is in memory alone."""

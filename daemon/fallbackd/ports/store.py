@@ -1,6 +1,6 @@
 """Where records are kept."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -110,6 +110,10 @@ class Store(StoreFacts, Protocol):
         The same at once, for changes that outlive nothing. None: it has to wait for others, or for
         the disk; `run` was not called.
         """
+        ...
+
+    async def unknown(self, names: Collection[DelegationId]) -> Sequence[DelegationId]:
+        """Those that should have a record and have none. A store that forgets misses none."""
         ...
 
     def is_kept(self, delegation: DelegationId) -> bool:

@@ -16,6 +16,7 @@ from fallbackd.stores.codec import RecordT, Undecodable, decode
 from fallbackd.stores.opening import (
     Opened,
     Removed,
+    is_damage,
     lying_aside,
     open_again,
     open_database,
@@ -262,6 +263,11 @@ class Database:
             found += self._delegations(newest, (request_id,))
         return found
 
+    def delegation_ids(self) -> set[str]:
+        if self._connection is None:
+            return set()
+        return {name for (name,) in self._connection.execute("SELECT delegation FROM delegations")}
+
     def newest_delegations(self, wanted: Selection, *, limit: int) -> list[Delegation]:
         at = "ended_at" if wanted.is_ended else "created_at"
         where, values = ["1"], list[str | float]()
@@ -329,7 +335,7 @@ def decoded(kind: type[RecordT], rows: Iterable[tuple[object, bytes]]) -> list[R
 
 def _without(path: Path, error: Exception, *, now: float) -> Opened:
     """A new database in place of one that turned out to be unreadable."""
-    if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF == sqlite3.SQLITE_IOERR:
+    if isinstance(error, sqlite3.Error) and not is_damage(error):
         return Opened(None, error, ())
     try:
         set_aside = put_aside(path, now=now)

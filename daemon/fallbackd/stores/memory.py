@@ -1,6 +1,6 @@
 """A store that forgets everything when the daemon ends."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from anyio.lowlevel import checkpoint
 
@@ -63,6 +63,9 @@ class MemoryStore:
         for story in draft.stories:
             self._stories.setdefault(story.delegation, []).append(story)
         return decision, notes
+
+    async def unknown(self, names: Collection[DelegationId]) -> Sequence[DelegationId]:
+        return ()
 
     def is_kept(self, delegation: DelegationId) -> bool:
         return self.unwritable is None

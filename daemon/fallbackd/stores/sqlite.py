@@ -12,7 +12,7 @@ those that must go on while nothing can be written.
 
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -246,6 +246,15 @@ class SqliteStore:
 
     def peek(self) -> Snapshot:
         return self._mirror.peek()
+
+    async def unknown(self, names: Collection[DelegationId]) -> Sequence[DelegationId]:
+        if not names:
+            return ()
+        async with self._lock:
+            await self._settle()
+            known = await self._on_disk(self._database.delegation_ids)
+        known |= {one.delegation for one in self._mirror.in_memory()}
+        return sorted(set(names) - known)
 
     def is_kept(self, delegation: DelegationId) -> bool:
         unwritten = (self._backlog, *(() if self._commit is None else (self._commit.writes,)))

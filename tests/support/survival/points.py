@@ -38,6 +38,7 @@ DAEMON: dict[str, tuple[int, ...]] = {
     "reply.before": (5, 23),
     "run.directory": (3,),
     "run.prompt": (2,),
+    "run.record": (3,),
     "store.acknowledged": (13,),
     "store.commit.after": (16,),
     "store.commit.before": (8,),

@@ -108,6 +108,7 @@ COMMANDS: tuple[Command, ...] = (
         "report --backend codex failure --file out.log",
     ),
     Command("resolve", "show which backend would be used now", "resolve --backend codex"),
+    Command("restore", "put a backup of the database back", "restore ~/backup"),
     Command(
         "retry",
         "run a delegation again, with the same parameters",

@@ -1,12 +1,75 @@
 """What a new run of the daemon does about the work that it finds unfinished."""
 
+from msgspec import structs
+
 from fallbackd.core.case import Case
+from fallbackd.core.changes import Change, Decision, PutDelegation, PutHealth, PutSession
 from fallbackd.core.effects import AskPerson, StartAttempt, StopAttempt, WakeAt
-from fallbackd.core.events import Resumed
-from fallbackd.core.records import Attempt, Delegation
+from fallbackd.core.events import RecordsFound, Resumed
+from fallbackd.core.health.record import Health
+from fallbackd.core.ids import delegation_of
+from fallbackd.core.records import Attempt, Delegation, Session
 from fallbackd.core.work.apply import advance
 from fallbackd.core.work.resumption import resumed_conversation
 from fallbackd.core.work.starting import handoff
+
+FROM_DIRECTORY = "what is on record of it was read from its run directory: the database was older"
+
+
+def records_found(case: Case, event: RecordsFound) -> Decision:
+    """
+    Take over what run directories know. Unfinished work holds its session from now on, and is
+    resumed like any other.
+    """
+    changes: list[Change] = []
+    for one in event.records:
+        if one.delegation not in case.snapshot.active and not _may_enter(case, one):
+            continue  # what runs of it is ended as unknown
+        found = structs.replace(one, warnings=(*one.warnings, FROM_DIRECTORY))
+        changes.append(PutDelegation(found))
+        changes += [PutHealth(record) for record in _leases_given_back(case, found)]
+        if (session := _session_of(case, found)) is not None:
+            changes.append(PutSession(session))
+    return Decision(changes=tuple(changes))
+
+
+def _may_enter(case: Case, one: Delegation) -> bool:
+    """Whether its session is free, as far as it needs that."""
+    session = case.snapshot.session
+    holds = not one.is_ended and one.blocked_by is None
+    return not holds or session is None or session.running in (None, one.delegation)
+
+
+def _session_of(case: Case, one: Delegation) -> Session | None:
+    """None: nothing changes there."""
+    holds = not one.is_ended and one.blocked_by is None
+    session = case.snapshot.session
+    if session is None and holds:
+        return Session(
+            session=one.session,
+            role=one.role,
+            original=one.requested,
+            current=one.active,
+            past=one.past,
+            running=one.delegation,
+            created_at=one.created_at,
+            last_used_at=case.now,
+        )
+    if session is None or (session.running == one.delegation) is holds:
+        return None
+    return structs.replace(session, running=one.delegation if holds else None)
+
+
+def _leases_given_back(case: Case, one: Delegation) -> list[Health]:
+    """Of trials of attempts that have ended since."""
+    running = None if one.running is None else one.running.attempt
+    return [
+        structs.replace(record, trial=None)
+        for record in case.snapshot.health.values()
+        if record.trial is not None
+        and record.trial.attempt != running
+        and delegation_of(record.trial.attempt) == one.delegation
+    ]
 
 
 def resumed(case: Case, event: Resumed) -> None:
