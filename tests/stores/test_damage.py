@@ -1,7 +1,9 @@
 """Bytes that were lost or overwritten: no start fails, nothing is deleted, records go on."""
 
 import shutil
+import sqlite3
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.stores.contract import NONE
@@ -55,6 +57,43 @@ async def sessions_after_the_start(path: Path) -> int:
     assert (store.problem, list(store.set_aside)) == (None, aside)  # nothing more is damaged
     await store.aclose()
     return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_any_bytes_of_its_first_page_may_be_others(
+    whole: Path, tmp_path: Path, seed: int
+) -> None:
+    """The page with the schema: names that are no text, statements that are none."""
+    luck = Random(seed)
+    path = tmp_path / "fallbackd.db"
+    damaged = bytearray((whole / "closed.db").read_bytes())
+    for _ in range(6):
+        damaged[luck.randrange(100, PAGE_BYTES)] = luck.randrange(128, 256)
+    path.write_bytes(damaged)
+    await sessions_after_the_start(path)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE meta SET value = '0' WHERE key = 'schema_version'",
+        "ALTER TABLE journal RENAME COLUMN record TO recorf",
+        "ALTER TABLE sessions RENAME TO sessionz",
+        "ALTER TABLE meta RENAME COLUMN value TO walue",
+        "DROP TABLE stories",
+    ],
+)
+async def test_a_database_of_another_shape_is_put_aside(
+    whole: Path, tmp_path: Path, statement: str
+) -> None:
+    path = tmp_path / "fallbackd.db"
+    shutil.copy(whole / "closed.db", path)
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute(statement)
+    connection.close()
+    assert await sessions_after_the_start(path) == 0
+    assert list(tmp_path.glob("fallbackd.db.corrupt-*"))
 
 
 async def test_any_page_may_be_zeroed(whole: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from fallbackd.lib.failpoints import hit
 from fallbackd.stores.migrations import MIGRATIONS, SCHEMA_VERSION
+from fallbackd.stores.writes import STATEMENTS
 
 CHECK_ALL_BYTES = 32 * 1024 * 1024
 """Up to this size the whole file is checked; above, what a start needs: it must not take long."""
@@ -122,11 +123,35 @@ def note_loss(path: Path, *, now: float) -> str | None:
     return str(mark)
 
 
+_NOT_THE_CONTENT = frozenset(
+    {
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_TOOBIG,
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_MISUSE,
+        sqlite3.SQLITE_NOLFS,
+        sqlite3.SQLITE_AUTH,
+        sqlite3.SQLITE_RANGE,
+    }
+)
+"""Errors about the disk, other programs or our own calls. All others say what the file holds."""
+
+
 def is_damage(error: Exception) -> bool:
-    if isinstance(error, Damaged):
+    if isinstance(error, Damaged | UnicodeDecodeError):  # names in its schema are text too
         return True
     code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return code is not None and code & 0xFF not in _NOT_THE_CONTENT
 
 
 def _open_to_write(path: Path) -> tuple[sqlite3.Connection, Exception | None]:
@@ -137,8 +162,7 @@ def _open_to_write(path: Path) -> tuple[sqlite3.Connection, Exception | None]:
     _refuse_an_emptied_file(path)
     with _closing_on_error(_connect(path, "mode=rw")) as connection:
         connection.execute("PRAGMA synchronous = FULL")
-        version = _version(connection, path)
-        _check(connection, path)
+        version = _sound_version(connection, path)
         trouble: Exception | None = None
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -149,7 +173,7 @@ def _open_to_write(path: Path) -> tuple[sqlite3.Connection, Exception | None]:
                 _migrate(connection, version)
             _try_to_write(connection)
         except sqlite3.OperationalError as error:
-            if version < SCHEMA_VERSION:
+            if version < SCHEMA_VERSION or is_damage(error):
                 raise
             trouble = error
         return connection, trouble
@@ -193,7 +217,7 @@ def _closing_on_error(connection: sqlite3.Connection) -> Iterator[sqlite3.Connec
     """Close after an error; an error that means damage becomes `Damaged`."""
     try:
         yield connection
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         connection.close()
         if is_damage(error):
             raise Damaged(str(error)) from error
@@ -226,6 +250,8 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     if row is None or not str(row[0]).isdecimal():
         raise Damaged("it does not say its version")
     version = int(row[0])
+    if version == 0:
+        raise Damaged("it says version 0, and has tables")
     if version > SCHEMA_VERSION:
         raise StoreTooNew(
             f"{path} was written by a newer fallbackd (its version is {version}, this one knows"
@@ -243,6 +269,24 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         answer = connection.execute(check).fetchone()
         if answer != ("ok",):
             raise Damaged(str(answer[0] if answer else "no answer to an integrity check"))
+
+
+def _sound_version(connection: sqlite3.Connection, path: Path) -> int:
+    """
+    Its version, where its pages are sound and each statement of ours fits its schema: a name in it
+    may be another one, and then nothing could ever be written.
+    """
+    try:
+        version = _version(connection, path)
+        _check(connection, path)
+        if version == SCHEMA_VERSION:
+            for statement, row in STATEMENTS:
+                connection.execute(f"EXPLAIN {statement}", row)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+            raise Damaged(f"its schema is not the one of this daemon: {error}") from error
+        raise
+    return version
 
 
 def _migrate(connection: sqlite3.Connection, version: int) -> None:

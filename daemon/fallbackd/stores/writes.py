@@ -67,6 +67,19 @@ ADD_STORY = "INSERT INTO stories (delegation, record) VALUES (?, ?)"
 ADD_NOTE = "INSERT INTO journal (seq, at, record) VALUES (?, ?, ?)"
 
 
+STATEMENTS: tuple[tuple[str, tuple[None, ...]], ...] = (
+    *(
+        (one, (None,) * len((*_KEPT[table], *_CHANGED[table])))
+        for table in PUT
+        for one in PUT[table]
+    ),
+    *((one, (None,)) for one in DROP.values()),
+    (ADD_STORY, (None,) * 2),
+    (ADD_NOTE, (None,) * 3),
+)
+"""Every way to write a row, with nothing to write."""
+
+
 class Writes:
     """
     Rows to write in one transaction.
