@@ -188,6 +188,8 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     turn: Turn = Turn()
     """What is asked of the chain, the requested candidate first, and the marks that were made. What
     was tried is read from the attempts: `so_far.turn_of`."""
+    chain: tuple[Entry, ...] | None = None
+    """What its request named instead of a backend: `own_chain`."""
     active: BackendId
     served_by: BackendId | None = None
     attempts: tuple[Attempt, ...] = ()
@@ -278,6 +280,9 @@ class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):
     original: BackendId
     current: BackendId
     current_model: str | None = None
+    chain: tuple[Entry, ...] | None = None
+    """Of its first request, for later ones that name nothing. Empty: that of all, as it is now.
+    None: that of its original, which was named."""
     answered_by: BackendId | None = None
     """The backend that last answered here: the one whose caches are warm."""
     attempt: AttemptId | None = None

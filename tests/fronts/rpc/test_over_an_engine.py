@@ -263,3 +263,34 @@ async def test_a_session_is_stopped_with_what_waits_in_it(tmp_path: Path) -> Non
 async def test_what_is_cancelled_is_named_in_one_way(tmp_path: Path, named: dict[str, str]) -> None:
     async with in_process(tmp_path, held(tmp_path)) as daemon:
         assert await refused(daemon, "delegation.cancel", **named) == -32602
+
+
+async def test_a_session_keeps_the_chain_that_its_first_prompt_had(tmp_path: Path) -> None:
+    """Nothing was named, and no agent is installed but one of the person's own."""
+    own = backend_script(tmp_path / "bin", "own", ok("done"))
+    async with in_process(tmp_path, own, env={"PATH": "/usr/bin:/bin"}) as daemon:
+        call = daemon.client.call
+        params = {"prompt": "x", "session": "s", "wait": "finished"}
+        one = await call("delegate", params)
+        two = await call("delegate", {**params, "prompt": "y"})
+        reply = await call("delegation.reply", {"delegation": one["delegation"], "prompt": "z"})
+        three = await call("delegation.wait", {"delegation": reply["delegation"]})
+        for each in (one, two, three):
+            assert (each["state"], each["served_by"]) == ("succeeded", "own"), each["message"]
+        found = await call("resolve", {"session": "s"})
+        assert found["backend"] == "own"
+
+
+async def test_a_session_keeps_a_chain_that_its_first_prompt_named(tmp_path: Path) -> None:
+    bin_dir = tmp_path / "bin"
+    config = backend_script(bin_dir, "limited", THROTTLED) + backend_script(bin_dir, "b", ok("b"))
+    config += backend_script(bin_dir, "c", ok("c")) + chain("limited", "c")
+    async with in_process(tmp_path, config) as daemon:
+        call = daemon.client.call
+        params = {"prompt": "x", "session": "s", "wait": "finished"}
+        one = await call("delegate", {**params, "chain": ["limited", "b"]})
+        two = await call("delegate", {**params, "prompt": "y"})
+        assert (one["served_by"], two["served_by"]) == ("b", "b")
+        three = await call("delegate", {**params, "prompt": "z", "backend": "limited"})
+        four = await call("delegate", {**params, "prompt": "z2"})
+        assert (three["served_by"], four["served_by"]) == ("c", "c")

@@ -24,7 +24,7 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import SessionId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
 from fallbackd.core.records import Session
-from fallbackd.core.routing.candidates import candidates_for, find_role
+from fallbackd.core.routing.candidates import candidates_for, find_role, own_chain
 from fallbackd.core.routing.configured import Choice
 from fallbackd.core.routing.families import UNKNOWN, family_of
 from fallbackd.core.routing.resolve import Resolved
@@ -117,6 +117,7 @@ def _enter(
         role=event.role,
         named=event.backend,
         first=candidates[0].backend,
+        chain=own_chain(case.policy, backend=event.backend, role=event.role, chain=event.chain),
         running=case.holder_of(name),
     )
     used_at = case.now if is_taken or known is None else known.last_used_at

@@ -25,14 +25,28 @@ def candidates_for(
     them remains.
     """
     known = None if role is None else find_role(policy, role)
+    if not chain and known is None and backend is None and session is not None:
+        chain = session.chain
     found = chain or (() if known is None else known.chain)
     fallback_model = None if known is None else known.fallback_model
     requested = backend
-    if requested is None and not found and session is not None:
+    if requested is None and not found and session is not None and session.chain is None:
         requested = session.original
     is_open = backend is None and known is None
     candidates = _chain_led_by(policy, requested, model, found, is_open, fallback_model)
     return candidates if known is None or known.enabled else candidates[:1]
+
+
+def own_chain(
+    policy: Policy, *, backend: BackendId | None, role: str | None, chain: tuple[Entry, ...] | None
+) -> tuple[Entry, ...] | None:
+    """The chain that a session keeps of its first request; see `Session.chain`."""
+    if backend is not None:
+        return None
+    if role is None:
+        return chain or ()
+    known = find_role(policy, role)
+    return chain or (() if known is None else known.chain) or None
 
 
 @once

@@ -10,7 +10,7 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.policy import TMUX_SESSION, Entry
 from fallbackd.core.records import Delegation
-from fallbackd.core.routing.candidates import candidates_for, find_role
+from fallbackd.core.routing.candidates import candidates_for, find_role, own_chain
 from fallbackd.core.turn import Turn
 from fallbackd.core.work.apply import advance, apply
 from fallbackd.core.work.outcomes import BY_CALLER
@@ -121,6 +121,7 @@ def _opened(
         requested=requested,
         named=event.backend is not None,
         turn=turn,
+        chain=own_chain(policy, backend=event.backend, role=event.role, chain=event.chain),
         active=requested,
         created_at=now,
         last_activity_at=now,

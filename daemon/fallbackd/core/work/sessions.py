@@ -8,6 +8,7 @@ from fallbackd.core.case import Case
 from fallbackd.core.events import SessionCompacted, SessionEnded
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
+from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Delegation, Hop, Session
 from fallbackd.core.routing.configured import Choice
@@ -25,6 +26,7 @@ def entered(
     role: str | None,
     named: BackendId | None,
     first: BackendId,
+    chain: tuple[Entry, ...] | None,
     running: DelegationId | None,
 ) -> Session:
     """
@@ -33,6 +35,7 @@ def entered(
     Args:
         named: The backend that the caller asks for by name: the original from now on.
         first: Of the candidates.
+        chain: The `own_chain` of the request.
         running: The delegation that holds it.
     """
     now = case.now
@@ -42,6 +45,7 @@ def entered(
             role=role,
             original=first,
             current=first,
+            chain=chain,
             running=running,
             created_at=now,
             last_used_at=now,
@@ -51,6 +55,7 @@ def entered(
             session,
             original=first,
             current=first,
+            chain=None,
             current_model=None,
             answered_by=None,
             depth=0,
@@ -62,7 +67,8 @@ def entered(
         session = structs.replace(
             session, current=first, current_model=None, answered_by=None, depth=0
         )
-    return structs.replace(session, running=running, role=role or session.role)
+    kept = session.chain if named is None else None
+    return structs.replace(session, running=running, role=role or session.role, chain=kept)
 
 
 def on_candidate(session: Session, choice: Choice) -> Session:
@@ -141,6 +147,7 @@ def take_session(case: Case) -> None:
             role=one.role,
             named=one.requested if one.named else None,
             first=one.requested,
+            chain=one.chain,
             running=one.delegation,
         )
     )
