@@ -171,3 +171,15 @@ async def test_a_backend_that_was_removed_is_not_hopped_to(tmp_path: Path) -> No
         done = await ended(engine, begun)
         assert done.state == "refused"
         assert [(one.backend, one.verdict) for one in done.verdicts][1] == ("b", "not_configured")
+
+
+async def test_what_an_agent_left_in_the_background_is_said_to_have_been_ended(
+    tmp_path: Path,
+) -> None:
+    body = "cat >/dev/null\nsleep 1000 >/dev/null 2>&1 &\necho the server runs"
+    config = settings(agent("a", script(tmp_path, "a", body)))
+    async with engine_in(tmp_path, config) as engine:
+        done = await work(engine, backend="a")
+        assert (done.state, await engine.text(done)) == ("succeeded", "the server runs")
+        [warning] = done.warnings
+        assert "left in the background were ended with it: sleep" in warning

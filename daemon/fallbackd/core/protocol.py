@@ -227,6 +227,8 @@ class ProcessExit(Struct, frozen=True, kw_only=True, tag="process"):
     stopped: bool = False
     """We asked it to stop before it ended."""
     note: str = ""
+    left: tuple[str, ...] = ()
+    """Names of programs in the background that were ended when it had ended by itself."""
     rebooted: bool = False
     """The machine was rebooted before its end was recorded."""
     unread_bytes: int = 0

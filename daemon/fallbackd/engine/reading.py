@@ -366,12 +366,24 @@ class Reader:
             outside=watch.outside,
             unfinished=watch.unfinished,
             usage=usage,
-            warnings=tuple(host.world.redact(one) for one in outcome.warnings)
+            warnings=tuple(
+                host.world.redact(one) for one in (*outcome.warnings, *_left_behind(exit))
+            )
             if isinstance(outcome, Reply)
             else (),
             gone=exit.gone,
             answered=watch.answered_at is not None or failure is None,
         )
+
+
+def _left_behind(exit: Exit) -> tuple[str, ...]:
+    """What was ended with a program that had answered, in a sentence."""
+    if not isinstance(exit, ProcessExit) or not exit.left:
+        return ()
+    return (
+        "programs that the agent left in the background were ended with it:"
+        f" {', '.join(exit.left)}; start what has to keep running yourself",
+    )
 
 
 def _code_of(exit: Exit) -> int | None:

@@ -310,6 +310,7 @@ def exit_of(record: dict[str, Any]) -> ProcessExit | NotStarted:
         at=record["at"],
         stopped=record["stopped"],
         note=record["note"],
+        left=tuple(str(name) for name in record.get("left", ())),  # an older runner has none
     )
 
 

@@ -34,6 +34,8 @@ _STDIN_BYTES = 65_536
 _FOLLOWER_S = 2.0
 """How long the newest output waits for a daemon that lags a whole tail behind."""
 _HURRIED_FOLLOWER_S = 0.2
+_MAX_LEFT = 10
+"""Names of programs that were ended with theirs."""
 _DRAIN_BYTES = 64 * 1024 * 1024
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 
@@ -239,6 +241,7 @@ class _Attempt:
             "gone_at": _now(self._spec),
             "output_bytes": recorder.position,
             "dropped_bytes": recorder.dropped_bytes,
+            "left": [name for name in ending.left if name][:_MAX_LEFT],
             "note": "; ".join((*self._notes, *ending.notes)),
         }
 

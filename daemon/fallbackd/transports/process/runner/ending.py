@@ -15,6 +15,7 @@ import enum
 import time
 from collections.abc import Callable
 
+from fallbackd.transports.process.runner import tree
 from fallbackd.transports.process.runner.reaper import Reaper
 
 _LINGER_S = 0.5
@@ -52,6 +53,8 @@ class FamilyEnding:
         self.is_stopped = False
         """It was stopped while it ran."""
         self.notes: list[str] = []
+        self.left: list[str] = []
+        """Names of the programs that were alive when theirs had ended by itself."""
 
     @property
     def is_asked(self) -> bool:
@@ -76,6 +79,7 @@ class FamilyEnding:
         if self._phase is _Phase.RUNNING:
             self._leave_running(now)
         if self._phase is _Phase.LINGERING and (now >= self._deadline or self.is_asked):
+            self.left = sorted(tree.name_of(each.pid) for each in reaper.remaining())
             self._enter(_Phase.ENDING, now + _ENDING_S)
         if self._phase is _Phase.ENDING and now >= self._deadline:
             self._enter(_Phase.KILLING, now + self._kill_bound_s)

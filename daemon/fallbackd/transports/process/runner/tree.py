@@ -46,6 +46,16 @@ def process(pid: int) -> Process | None:
     )
 
 
+def name_of(pid: int) -> str:
+    """As the kernel shows it, without what a terminal would not print; empty: there is none."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            found = file.read(64).decode(errors="replace")
+    except OSError:
+        return ""
+    return "".join(each for each in found if each.isprintable()).strip()
+
+
 def is_same(known: Process) -> bool:
     """Whether it lives. Its number alone may have been given to another one."""
     now = process(known.pid)
