@@ -332,3 +332,18 @@ async def test_what_is_decided_after_its_end_is_left_to_the_next_process(tmp_pat
     begun = await engine.delegate(NewWork(prompt="x", backend="a"))
     assert engine.snapshot().active[begun.delegation].running is not None
     assert runs_of(tmp_path, "a") == 0
+
+
+async def test_what_would_begin_while_the_daemon_stops_its_work_begins_with_the_next_one(
+    tmp_path: Path,
+) -> None:
+    """As of work whose question about an outage is closed in that moment."""
+    config = settings(agent("a", script(tmp_path, "a", 'echo >> "$PLACE/a.runs"\n' + ANSWERS)))
+    async with engine_in(tmp_path, config, store="sqlite", leaves=True) as engine:
+        await engine.finish_work(limit_s=0)
+        begun = await engine.delegate(NewWork(prompt="x", backend="a"))
+        await engine.waking.wake_waiting()
+    assert runs_of(tmp_path, "a") == 0
+    async with engine_in(tmp_path, config, store="sqlite") as engine:
+        assert (await ended(engine, begun)).state == "succeeded"
+    assert runs_of(tmp_path, "a") == 1

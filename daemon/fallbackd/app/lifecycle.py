@@ -54,8 +54,8 @@ from fallbackd.transports.systemd_jobs import is_restart
 if TYPE_CHECKING:
     import httpx2
 
-DRAIN_S = 75.0
-"""How long running work may take to end by itself: below the 90 s that systemd waits by default."""
+DRAIN_S = 60.0
+"""How long running work may take to end by itself. What is left is stopped, which takes seconds."""
 SETTLE_S = 2.0
 """How long callers get to take the answers of work that has just ended."""
 log = structlog.get_logger("daemon")

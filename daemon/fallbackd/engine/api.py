@@ -196,8 +196,9 @@ class Engine(Performer):
                 await self._freed.wait()
             await self.exchanges.until_ended()
         if stop_rest:
+            self.stopping = self._working()
             async with anyio.create_task_group() as tasks:
-                for delegation in self._working():
+                for delegation in self.stopping:
                     tasks.start_soon(self.cancel, delegation, WITH_DAEMON)
         await anyio.to_thread.run_sync(self.runs.write_held)
 

@@ -113,6 +113,8 @@ class Performer:
         self._wakes = Wakes(clock, self.waking.wake)
         self.tasks: TaskGroup | None = None
         """None: it does not serve. What is decided then is left to the next process."""
+        self.stopping: list[DelegationId] | None = None
+        """Unfinished work that is being stopped with the daemon. All other begins with the next."""
         self._freed = anyio.Event()
         self._strays_ended = anyio.Event()
         self.shifted_s = 0.0
@@ -326,7 +328,8 @@ class Performer:
                 assert_never(effect)
 
     def _start_attempt(self, effect: StartAttempt) -> None:
-        if self.tasks is None:
+        is_over = self.stopping is not None and effect.delegation not in self.stopping
+        if self.tasks is None or is_over:
             return
         live = LiveAttempt(effect, started_at=self._started_at(effect))
         self._live[effect.attempt] = live
