@@ -13,6 +13,10 @@ from fallbackd.engine.environment import Settings
 
 REFUSES = 'echo "Error: thread/resume: thread/resume failed: no rollout found" >&2; exit 1'
 HANGS = "exec sleep 600"
+FOREIGN = """echo '{"type":"turn.failed","error":{"message":"{\\"error\\": {\\"message\\": \\"The \
+encrypted content gAAA could not be verified.\\", \\"code\\": \\"invalid_encrypted_content\\"}}"}}'
+exit 1"""
+"""Its account has not signed the reasoning of the conversation."""
 
 
 def codex(place: Path, resumed: str = "") -> Mapping[str, str]:
@@ -102,7 +106,7 @@ async def test_nothing_is_given_where_that_is_configured(tmp_path: Path) -> None
     assert done.attempts[0].carried is None
 
 
-@pytest.mark.parametrize("resumed", [REFUSES, HANGS])
+@pytest.mark.parametrize("resumed", [REFUSES, HANGS, FOREIGN])
 async def test_an_agent_that_cannot_continue_is_started_once_more_with_a_brief(
     tmp_path: Path, resumed: str
 ) -> None:

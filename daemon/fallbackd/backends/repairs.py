@@ -501,6 +501,11 @@ def proposed(
     return request, ()
 
 
+def is_signed_elsewhere(evidence: Evidence) -> bool:
+    """Whether a conversation is refused for reasoning that another account has signed."""
+    return any(_FOREIGN.search(one) for one in islice(_said(evidence), _MOST_SAID))
+
+
 def _is_refusal(evidence: Evidence) -> bool:
     """By its status; an error inside of an answer with status 200 by being stated."""
     status = evidence.http_status

@@ -6,7 +6,7 @@ import anyio.to_thread
 import structlog
 from msgspec import structs
 
-from fallbackd.backends.repairs import words_of
+from fallbackd.backends.repairs import is_signed_elsewhere, words_of
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.events import (
     AttemptAnswered,
@@ -16,7 +16,7 @@ from fallbackd.core.events import (
     ConversationSeen,
     Woke,
 )
-from fallbackd.core.failures import REPAIRABLE, Failure, Reason
+from fallbackd.core.failures import NO_CONVERSATION, REPAIRABLE, Failure, Reason
 from fallbackd.core.protocol import (
     DAEMON_LOST,
     FOREIGN_LISTENER,
@@ -228,6 +228,7 @@ class Reader:
                 if failure is not None and not self._gave_up:
                     self._note_route(failure)
                     self._gave_up = True
+                    failure = self._or_repairable(failure, seen.evidence)
                     await self._tell(AttemptGaveUp(attempt=attempt, failure=failure))
             case Conversation(id=conversation) if self._kind.resumes(self._options):
                 self._conversation = conversation
@@ -310,10 +311,18 @@ class Reader:
         return Evidence(exit_code=_code_of(exit)) if isinstance(outcome, Reply) else outcome
 
     def _or_repairable(self, failure: Failure, evidence: Evidence) -> Failure:
-        """A refused form of the request is no failure of the backend while a repair is known."""
+        """
+        A refused form of the request is no failure of the backend while a repair is known. A
+        program that continues a conversation which its account has not signed is given it in
+        another way.
+        """
         repairs = self._live.repairs
-        if repairs is None or failure.reason.row.is_limit:
+        if failure.reason.row.is_limit:
             return failure
+        if repairs is None:
+            is_foreign = is_signed_elsewhere(evidence)
+            session = {"reason": Reason.SESSION, "detail": NO_CONVERSATION, "marks_health": False}
+            return structs.replace(failure, **session) if is_foreign else failure
         learned = repairs.learn(evidence)
         if not learned:
             return failure
