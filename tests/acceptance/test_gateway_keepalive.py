@@ -42,7 +42,7 @@ async def test_the_last_failure_is_reported_behind_them_without_a_good_end(
         tmp_path, mode=mode, first=HANGS_FIRST, gateway=OFTEN, hold_s=20, chains=last
     ) as g:
         g.api.behave("one", "hang")
-        g.api.behave("two", "refuse", status=422, message=BUSY)
+        g.api.behave("two", "refuse", status=429, message=BUSY)
         got = bytearray()
         with pytest.raises(httpx2.RemoteProtocolError):
             await read_into(got, g)
@@ -50,6 +50,7 @@ async def test_the_last_failure_is_reported_behind_them_without_a_good_end(
         told = next(line for line in reversed(got.splitlines()) if line.startswith(b"data: "))
         said = json.loads(told[6:])
         assert BUSY in json.dumps(said)
+        await g.daemon.client.call("health", {"action": "clear"})
         alone = await g.ask(**{"x-fallbackd-chain": "last"})
         if mode == "responses":
             assert got.count(b"data: ") == 2

@@ -75,7 +75,21 @@ async def off_the_loop(evidence: Evidence, judging: Callable[[], _T]) -> _T:
 
 
 def _is_large(body: Any) -> bool:  # any JSON
-    return len(body) > LARGE_CHARS if isinstance(body, str | bytes) else body is not None
+    """By its texts and the number of its values; an ordinary error is judged at once."""
+    left, size = [body], 0
+    while left and size <= LARGE_CHARS:
+        match left.pop():
+            case str() | bytes() as text:
+                size += len(text)
+            case dict() as fields:
+                left += fields.values()
+                size += 16 * len(fields)
+            case list() as items:
+                left += items
+                size += 16 * len(items)
+            case _:
+                pass
+    return size > LARGE_CHARS
 
 
 def get_ready() -> bool:
