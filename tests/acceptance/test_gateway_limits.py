@@ -70,3 +70,32 @@ async def test_one_of_an_unknown_maker_is_asked_of_one_backend_only(tmp_path: Pa
         status, _, _ = await continued(g, "resp_of_another_day")
         assert status == 503
         assert g.api.calls("two") == []
+
+
+SMALL = """context_tokens = 1000
+"""
+THREE = """
+[backends.three]
+kind = "openai-http"
+base_url = "{url}/v1"
+model = "model-of-three"
+cost = "local"
+context_tokens = 100000
+"""
+
+
+async def test_a_prompt_goes_to_no_backend_that_it_does_not_fit_into(tmp_path: Path) -> None:
+    chains = 'all = ["one", "three"]\nsmall = ["one"]'
+    async with gate(tmp_path, first=SMALL, more=THREE, chains=chains) as g:
+        said = [{"role": "user", "content": "word " * 1000}]
+        sent = {"x-api-key": g.token}
+        body = {"model": "all", "messages": said}
+        answer = await g.client.post(g.path(), json=body, headers=sent)
+        assert answer.headers["x-fallbackd-served-by"] == "three"
+        assert g.api.calls("one") == []
+        refused = await g.client.post(g.path(), json={**body, "model": "small"}, headers=sent)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
+        body["messages"] = [{"role": "user", "content": "word"}]
+        answer = await g.client.post(g.path(), json=body, headers=sent)
+        assert answer.headers["x-fallbackd-served-by"] == "one"

@@ -119,3 +119,19 @@ async def test_a_refusal_of_the_request_goes_back_and_no_other_is_asked(tmp_path
         assert g.api.calls("two") == []
         health = await g.daemon.client.call("health", {"action": "list"})
         assert health["health"]["one"]["state"] == "healthy"
+
+
+async def test_callers_that_hang_up_on_a_silent_backend_have_the_next_one_asked(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path, first="first_answer_s = 6") as g:
+        g.api.behave("one", "hang")
+        for number in range(3):
+            with anyio.move_on_after(2.5):
+                await g.ask(stream=number != 1)
+        await g.until_state("one", "rate_limited", "broken")
+        assert (await g.health("one"))["reason"] == "timeout"
+        assert g.api.calls("two") == []
+        answer = await g.ask()
+        assert answer.headers["x-fallbackd-served-by"] == "two"
+        assert answer.headers["x-fallbackd-fallback-reason"] == "timeout"

@@ -202,3 +202,30 @@ async def test_a_caller_that_takes_no_chunks_gets_a_stream_whole_with_its_length
         head, error = await over_http_1_0(g, "POST", g.path(), body)
         assert head.startswith(b"http/1.1 400 ")
         assert f"content-length: {len(error)}".encode() in head
+
+
+@pytest.mark.parametrize(
+    ("model", "header"),
+    [
+        ("team", "privat-local"),
+        ("chain:privat-local", None),
+        ("role:judg", None),
+        ("role:team", None),
+        ("team", "chain:privat-local"),
+    ],
+)
+async def test_a_name_of_ours_that_is_not_known_is_refused(
+    tmp_path: Path, model: str, header: str | None
+) -> None:
+    async with gate(tmp_path) as g:
+        named = {} if header is None else {"x-fallbackd-chain": header}
+        answer = await g.client.post(
+            g.path(),
+            json={**g.body(), "model": model},
+            headers={"x-api-key": g.token, **named},
+        )
+        assert answer.status_code == 404
+        error = answer.json()["error"]
+        assert error["code"] == "unknown_name"
+        assert "known are: team, one, two" in error["message"]
+        assert g.api.log == []

@@ -99,6 +99,11 @@ class Gate:
         found = await self.daemon.client.call("health", {"action": "list"})
         return dict(found["health"][name])
 
+    async def until_state(self, name: str, *states: str) -> None:
+        with anyio.fail_after(HANG_S):
+            while (await self.health(name))["state"] not in states:
+                await anyio.sleep(0.05)
+
     async def unproven(self, name: str) -> None:
         """Returns when its window is over, and a trial has to show whether it works."""
         with anyio.fail_after(HANG_S):

@@ -52,6 +52,7 @@ def error_event(mode: ApiMode, message: str, follows: Mapping[str, Any] = _FIRST
             name = "response.failed"
             error = {"code": follows.get("code", "server_error"), "message": message}
             failed = {"id": follows["id"], "object": "response", "status": "failed", "error": error}
+            failed["output"] = []  # clients read it of each event that ends a response
             value = {
                 "type": name,
                 "sequence_number": follows["sequence_number"],

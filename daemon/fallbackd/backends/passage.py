@@ -169,6 +169,48 @@ def with_model(body: bytes, model: str) -> bytes:
     return b"".join((body[:start], named, body[end:]))
 
 
+CHARS_PER_TOKEN = 3.2
+"""Few, so that code and other languages than English are not taken for less than they are."""
+TOKENS_PER_IMAGE = 1_500
+_FILES = frozenset({"image", "image_url", "input_image", "document", "input_file", "input_audio"})
+_INLINE = frozenset({"inlineData", "inline_data", "fileData", "file_data"})
+_SEALED = frozenset({"signature", "encrypted_content", "thoughtSignature"})
+"""Not written by a person or a model, and not counted by its length."""
+
+
+def prompt_tokens(body: bytes, *, exact_from: int) -> int:
+    """
+    How many tokens the text of a request has, as an estimate.
+
+    Args:
+        exact_from: A body that cannot reach this many is not looked into.
+    """
+    most = int(len(body) / CHARS_PER_TOKEN)
+    if most <= exact_from:
+        return most
+    try:
+        return _tokens_of(foreign_json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return most
+
+
+def _tokens_of(request: object) -> int:
+    chars = files = 0
+    left = [request]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            chars += len(value)
+        elif isinstance(value, list):
+            left.extend(value)
+        elif isinstance(value, dict):
+            if value.get("type") in _FILES or not _INLINE.isdisjoint(value):
+                files += 1
+            else:
+                left.extend(one for name, one in value.items() if name not in _SEALED)
+    return int(chars / CHARS_PER_TOKEN) + files * TOKENS_PER_IMAGE
+
+
 def forwarded(headers: list[tuple[str, str]]) -> dict[str, str]:
     """The headers of a request that go on. An open list: what is not known is passed on."""
     listed = _listed(headers)

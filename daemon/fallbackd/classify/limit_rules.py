@@ -14,11 +14,17 @@ LIMIT_RULES: tuple[Rule, ...] = (
         r"|maximum tokens you requested|supports at most \d+ (?:completion|output) tokens",
     ),
     # --- the request is too large (before every "limit" and "exceeded") --------------------------
+    # A budget for each minute, which says nothing about the window of the model.
     Rule(
-        id="tpm-request-too-large",
+        id="request-over-budget",
+        reason=_R.RATE_LIMIT,
+        pattern=r"too large for .{0,160}tokens per min",
+    ),
+    Rule(
+        id="request-too-large-for-model",
         reason=_R.PAYLOAD_TOO_LARGE,
         hop=True,
-        pattern=r"request too large for (?:model |gpt|[`\w])|too large for .{0,120}tokens per min",
+        pattern=r"request too large for (?:model |gpt|[`\w])",
     ),
     Rule(
         id="context",

@@ -99,6 +99,7 @@ class Seen(Struct):
 
     data: bytearray
     takes_pieces: bool = True
+    has_left: bool = False
     is_said: bool = False
     """A word of the answer had come when it began."""
     begun: anyio.Event | None = None

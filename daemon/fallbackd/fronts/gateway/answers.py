@@ -30,6 +30,11 @@ class ToCaller(Protocol):
         """False: without its length an answer that is cut looks whole there."""
         ...
 
+    @property
+    def has_left(self) -> bool:
+        """The caller has hung up."""
+        ...
+
     async def begin(self, reply: AnswerHead) -> None: ...
 
     async def send(self, data: bytes) -> None: ...
@@ -135,6 +140,10 @@ def status_of_error(failed: NotAnswered) -> int | None:
     return failed.reply.status if is_event else _STATUS.get(failed.reason, 502)
 
 
+_OF_THE_REQUEST: Set[VerdictWord] = {"context", "protocol", "disabled", "not_configured"}
+"""Verdicts that do not change while the request stays as it is."""
+
+
 def refuse_by_rule(verdicts: Set[VerdictWord]) -> None:
     """
     Raises:
@@ -144,6 +153,10 @@ def refuse_by_rule(verdicts: Set[VerdictWord]) -> None:
         text = "only backends that bill each call are available: allow_metered = true in"
         text += " [gateway], or the header x-fallbackd-allow-metered: 1, lets them answer"
         raise Refusal(402, text, "consent")
+    if "context" in verdicts and verdicts <= _OF_THE_REQUEST:
+        text = "the prompt is longer than the context_tokens of each backend that could answer;"
+        text += " shorten the conversation, or configure a backend with a larger context"
+        raise Refusal(400, text, "context_length_exceeded")
     if "must_differ" in verdicts:
         text = "this role is answered by another model family than the author's (must_differ_from),"
         text += " and no such backend is available. The author is who answered last in a creative"

@@ -25,6 +25,7 @@ _USABLE = frozenset({"healthy", "unproven", "cooldown"})
 _REASONS = frozenset(one.value for one in Reason)
 MAX_NAMES = 256
 """Callers invent names."""
+MAX_KNOWN_CHARS = 1000
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -61,6 +62,37 @@ def _serving(model: str | None, policy: Policy) -> tuple[Entry, ...]:
     own = [Entry(backend=one.id) for one in backends if model and one.model == model]
     others = [Entry(backend=one.id) for one in backends if one.is_http]
     return (*own, *policy.chains.get(_ANY, ()), *others)
+
+
+def unknown_name(
+    header: str | None,
+    model: str | None,
+    settings: Settings,
+    kinds: Mapping[str, BackendKind],
+    mode: ApiMode,
+) -> Refusal | None:
+    """
+    Why a name that can only be one of ours is not answered; None: it is known, or it may be the
+    id of a real model.
+
+    Args:
+        header: What stands in place of the model.
+    """
+    name = header or (model or "").removeprefix(ALIAS)
+    kind, _, rest = name.partition(":")
+    is_prefixed = kind in ("chain", "role") and bool(rest)
+    if not (header or is_prefixed):
+        return None
+    policy = settings.policy
+    is_model = not is_prefixed and any(one.model == name for one in policy.backends.values())
+    is_ours = rest in policy.roles if kind == "role" else wanted(name, policy).name != _ANY
+    if name == _ANY or is_model or is_ours:
+        return None
+    known = ", ".join([one for one in names(settings, kinds, {mode}) if not one.startswith(ALIAS)])
+    what = kind if is_prefixed else "chain, role, backend or model"
+    text = f"no {what} is named {rest if is_prefixed else name}"
+    text += f"; known are: {known[:MAX_KNOWN_CHARS]}" if known else "; none is configured"
+    return Refusal(404, text, "unknown_name")
 
 
 class Fitting(Struct, frozen=True, kw_only=True):

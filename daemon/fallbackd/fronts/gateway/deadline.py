@@ -37,6 +37,10 @@ class CallerDeadline:
             return await work()
         raise Refusal(504, f"no answer within {self._limit_s:g} s ({TIMEOUT})", "timeout")
 
+    @property
+    def is_over(self) -> bool:
+        return self._scope is not None and self._scope.cancel_called
+
     def begun(self) -> None:
         if self._scope is not None:
             self._scope.deadline = math.inf

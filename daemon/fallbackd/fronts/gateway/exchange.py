@@ -16,7 +16,7 @@ import anyio
 from msgspec import structs
 
 from fallbackd.backends import passage
-from fallbackd.backends.passage import Passage, Unreadable
+from fallbackd.backends.passage import Passage, Unreadable, prompt_tokens
 from fallbackd.backends.repairs import words_of
 from fallbackd.backends.spec import NotConfigured
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
@@ -42,7 +42,7 @@ from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.encodings import Body
 from fallbackd.fronts.gateway.makers import Makers, named_by_key
 from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, OutwardCall, next_hop
-from fallbackd.fronts.gateway.patience import patience_with
+from fallbackd.fronts.gateway.patience import Impatience, patience_with, waits_s
 from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.relay import Relay
 from fallbackd.fronts.gateway.repairing import RepairedCall
@@ -74,6 +74,7 @@ class Exchange:
         body: Body,
         caller: ToCaller,
         pauses: Pauses,
+        impatience: Impatience,
         choices: choosing.Choices,
         makers: Makers,
         outgoing: Outgoing,
@@ -87,6 +88,9 @@ class Exchange:
         self._body = body
         self._caller = caller
         self._pauses = pauses
+        self._impatience = impatience
+        self._silence_s = 0.0
+        """How long a caller that has left heard nothing."""
         self._choices = choices
         self._makers = makers
         self._outgoing = outgoing
@@ -155,7 +159,7 @@ class Exchange:
                 failed = await self._served(chosen, entry, found, reported)
             except BaseException:
                 with anyio.CancelScope(shield=True):
-                    await reported.released()
+                    await self._left(chosen, reported)
                 raise
             if failed is None:
                 return True
@@ -188,6 +192,18 @@ class Exchange:
         await self._give_up(last, retry_at)
         return False
 
+    async def _left(self, chosen: Resolution, report: CallReport) -> None:
+        """The caller did not wait for an answer."""
+        waited_s, self._silence_s = self._silence_s, 0.0
+        candidate = (chosen.backend or "", chosen.model, chosen.credential)
+        backend = find_backend(self._engine.settings.policy, BackendId(candidate[0]))
+        first_s = patience_with(backend, self._rules, is_streamed=True).first_s
+        if self._impatience.left(candidate, after_s=waited_s, first_s=first_s):
+            await report.broken(answers.silent(waited_s).evidence)
+            text = f"{chosen.backend} is left: callers have hung up on its silence again and again"
+            self._record.note("Reported", text, at=self._engine.clock.now())
+        await report.released()
+
     @property
     def _stays(self) -> bool:
         """Whether the first backend alone is asked."""
@@ -210,6 +226,13 @@ class Exchange:
             self._asked.mode,
             is_side=bool(self._asked.side),
         )
+        settings, kinds = engine.settings, engine.world.kinds
+        header = self._named.get(routes.CHAIN)
+        refusal = choosing.unknown_name(
+            header, self._asked.model, settings, kinds, self._asked.mode
+        )
+        if refusal is not None:
+            raise refusal
         self._is_whole = self._rules.hold == "whole" or found.name in self._rules.hold_whole
         self._passed_over = fit.passed_over
         if not fit.entries:
@@ -234,9 +257,22 @@ class Exchange:
             "role": found.role,
             "chain": entries,
             "credential": credential,
+            "prompt_tokens": self._prompt_tokens(entries),
             "allow_metered": self._rules.allow_metered
             or self._named.get("x-fallbackd-allow-metered") == "1",
         }
+
+    def _prompt_tokens(self, entries: tuple[Entry, ...]) -> int | None:
+        """Estimated where a backend has a bound for it; None: there is none, or it is unknown."""
+        backends = self._engine.settings.policy.backends
+        bounds = [
+            found.context_tokens
+            for one in entries
+            if (found := backends.get(one.backend)) is not None and found.context_tokens
+        ]
+        if not bounds or self._body.plain is None:
+            return None
+        return prompt_tokens(self._body.plain, exact_from=min(bounds))
 
     def _refuse_without_answer(self, chosen: Resolution) -> None:
         """
@@ -245,7 +281,7 @@ class Exchange:
         """
         if self._stays and (of_one := self._asked.previous or self._key):
             raise self._makers.unavailable(of_one)
-        answers.refuse_by_rule({one.verdict for one in chosen.candidates})
+        answers.refuse_by_rule({one.verdict for one in (*chosen.candidates, *self._passed_over)})
 
     async def _resolve(self, asks: Mapping[str, Any]) -> Resolution:
         chosen = await callers.resolve(
@@ -378,9 +414,16 @@ class Exchange:
         if call.translation is not None:
             passed = TranslatedAnswer(passed, call.translation, at=at)
         relay = self._relay(chosen, report, call.model)
+        asked_at = anyio.current_time()
         try:
             done = await relay.run(passed)
+        except anyio.get_cancelled_exc_class():
+            if relay.is_silent and (self._caller.has_left or self._deadline.is_over):
+                self._silence_s = anyio.current_time() - asked_at
+            raise
         finally:
+            if not relay.is_silent:
+                self._impatience.heard((entry.backend, chosen.model, chosen.credential))
             self._keep(relay.response_id, entry.backend, chosen.credential)
             await passed.aclose()
         if isinstance(done, NotAnswered):
@@ -431,7 +474,12 @@ class Exchange:
         relay = Relay(
             self._asked,
             self._caller,
-            patience_with(backend, self._rules, is_streamed=self._asked.is_streamed),
+            patience_with(
+                backend,
+                self._rules,
+                is_streamed=self._asked.is_streamed,
+                caller_s=waits_s(self._named),
+            ),
             name=name,
             is_whole=self._is_whole or not self._caller.takes_pieces,
             said=begun,

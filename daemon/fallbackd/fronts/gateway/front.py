@@ -21,6 +21,7 @@ from fallbackd.fronts.gateway.keepalive import kept_alive
 from fallbackd.fronts.gateway.line import RequestLine
 from fallbackd.fronts.gateway.makers import Makers
 from fallbackd.fronts.gateway.outgoing import Outgoing
+from fallbackd.fronts.gateway.patience import Impatience
 from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.server import GatewayServer
 from fallbackd.fronts.gateway.settings import Bounds, Rules
@@ -56,6 +57,7 @@ class GatewayFront:
         self._rules, self._limits = Rules(), Bounds()
         self._allowed_uids = allowed_uids
         self._pauses = Pauses()
+        self._impatience = Impatience()
         self._choices = choosing.Choices()
         self._makers = Makers(makers)
         self._outgoing = Outgoing(engine)
@@ -160,6 +162,7 @@ class GatewayFront:
             body=body,
             caller=kept or line,
             pauses=self._pauses,
+            impatience=self._impatience,
             choices=self._choices,
             makers=self._makers,
             outgoing=self._outgoing,

@@ -46,6 +46,10 @@ class KeptAlive:
     def takes_pieces(self) -> bool:
         return self._caller.takes_pieces
 
+    @property
+    def has_left(self) -> bool:
+        return self._caller.has_left
+
     async def during(self, answer: Callable[[], Awaitable[None]]) -> None:
         """What `answer` raises is raised, in no group."""
         failed: Exception | None = None

@@ -169,6 +169,10 @@ class CallerLine(asyncio.Protocol):
     def takes_pieces(self) -> bool:
         return self._now.may_chunk
 
+    @property
+    def has_left(self) -> bool:
+        return self._is_gone
+
     async def body(self, max_bytes: int) -> bytes | None:
         request = self._now
         if not request.is_whole:

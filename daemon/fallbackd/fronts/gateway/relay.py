@@ -81,6 +81,11 @@ class Relay:
         """The name under which its provider keeps it; empty: the caller has seen none."""
         return self._watch.response_id if self._is_begun else ""
 
+    @property
+    def is_silent(self) -> bool:
+        """Not even the head of an answer has come."""
+        return self._heard_at == 0.0
+
     async def run(self, passed: PassedOn) -> NotAnswered | AnswerWatch:
         """
         What was read, when the caller has all of it; else why the next backend is asked.
