@@ -5,7 +5,7 @@ The daemon and its client both use this package; it knows neither of them, start
 no clock and no environment. By example:
 
     from fallbackd_conversations import agents
-    from fallbackd_conversations.words import bounded, cleaned
+    from fallbackd_conversations.words import bounded, cleaned, given_to
 
     source = agents.AGENTS["claude"]
     place = source.place(environ, home=home)            # where its user's sessions are
@@ -13,13 +13,14 @@ no clock and no environment. By example:
     stored = source.read(place, id)                     # Stored | None; raises nothing
     said = bounded(cleaned(stored.said, redact=redact), max_turns=40, context_tokens=None)
     target = agents.AGENTS["codex"]
-    written = target.write(said, place=…, id=target.new_id(now), cwd=cwd, now=now, …)
+    said = given_to(said, target.takes)                 # its pictures and papers
+    written = target.render(said, place=…, cwd=cwd, now=now, seed=…, owner="person")
 
 | Module | What it knows |
 | --- | --- |
 | `turns` | what a conversation is: `Utterance`, `ToolUse`; how one is put together from events |
 | `words` | bounds, cleaning, text of it |
 | `files` | reading files that may be damaged, making files that are only ours |
-| `agents` | `AGENTS`: one `StoredBy` for each agent, `Stored`, `FoundSession`, `Written` |
+| `agents` | `AGENTS`: one `StoredBy` for each agent, `Stored`, `FoundSession`, `Rendered` |
 | `claude`, `codex`, `gemini`, `opencode` | the format of one agent each: `parse`, `render` |
 """
