@@ -13,13 +13,15 @@ from fallbackd.config.read_backends import Backends
 from fallbackd.config.schema import GatewayTable
 from fallbackd.core.policy import Backend
 
+HOLD_S = 45.0
+
 
 class Gateway(Struct, frozen=True, kw_only=True):
     enabled: bool = False
     port: int = 41411
     hold: Literal["commit", "whole"] = "commit"
     hold_whole: tuple[str, ...] = ()
-    hold_s: float = 45.0
+    hold_s: float = HOLD_S
     commit_on_reasoning: bool = True
     keepalive_s: float | None = None
     allow_metered: bool = False

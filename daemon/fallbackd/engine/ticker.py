@@ -32,6 +32,7 @@ async def run_ticker(
 
 
 async def tick(engine: Engine, *, prune: bool = False) -> None:
+    await engine.look_at_clock()  # the loop's own clock stood still while the machine slept
     store, defaults = engine.store, engine.settings.policy.defaults
     if store.problem is not None:
         await store.flush()

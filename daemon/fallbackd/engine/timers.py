@@ -9,9 +9,6 @@ import anyio
 from fallbackd.core.effects import WakeAt
 from fallbackd.ports.clock import Clock
 
-LOOK_S = 30.0
-"""Elapsed time of the loop stands still while the machine sleeps: look at the clock this often."""
-
 
 class Wakes:
     """One task and one heap for all of them; a later order for the same key replaces."""
@@ -51,10 +48,9 @@ class Wakes:
             if due is not None:
                 await self._on_wake(due)
                 continue
-            delay = LOOK_S
+            limit_s = None  # nothing to come: no CPU while idle
             if self._heap:
-                delay = min(delay, max(0.0, self._heap[0][0] - self._clock.now()))
-            limit_s = delay if self._heap else None  # nothing to come: no CPU while idle
+                limit_s = max(0.0, self._heap[0][0] - self._clock.now())
             with anyio.move_on_after(limit_s):
                 await self._changed.wait()
 

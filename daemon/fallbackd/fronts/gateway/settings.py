@@ -4,12 +4,14 @@ from typing import Literal
 
 from msgspec import Struct
 
+from fallbackd.config.read_gateway import HOLD_S
+
 
 class Rules(Struct, frozen=True, kw_only=True):
     hold: Literal["commit", "whole"] = "commit"
     hold_whole: frozenset[str] = frozenset()
     """Chains and roles that hold their answers to the end, whatever `hold` says."""
-    hold_s: float = 45.0
+    hold_s: float = HOLD_S
     commit_on_reasoning: bool = True
     """Whether an answer begins with what its model thinks."""
     keepalive_s: float | None = None

@@ -119,10 +119,6 @@ class Connection:
         return self._line_bytes
 
     @property
-    def unsent_bytes(self) -> int:
-        return self._outbox_bytes
-
-    @property
     def peer_uid(self) -> int | None:
         return self._peer_uid
 
@@ -224,9 +220,7 @@ class Connection:
                 return False
             for line in lines:
                 if served == 0 and _HTTP.match(line):
-                    self._turn_down(
-                        "This is not a web server; send JSON-RPC 2.0, one message per line."
-                    )
+                    self._turn_down(_NO_WEB_SERVER)
                     return False
                 answer = self._dispatcher.take(line, self)
                 self.has_asked = self.has_asked or not isinstance(answer, Garbage)

@@ -69,7 +69,7 @@ class Holder(Protocol):
     def line_began_at(self) -> float: ...
 
     @property
-    def unsent_bytes(self) -> int: ...
+    def backlog_bytes(self) -> int: ...
 
     def drop(self, why: str) -> None: ...
 
@@ -90,7 +90,7 @@ class Shares:
         if holder in self._holders:
             self._holders.remove(holder)
             self.line_bytes -= holder.line_bytes
-            self.unsent_bytes -= holder.unsent_bytes
+            self.unsent_bytes -= holder.backlog_bytes
 
     def make_place(self) -> Holder | None:
         """Close the connection that can be missed most, and say which. None: each is in use."""
@@ -122,7 +122,7 @@ class Shares:
     def count_unsent(self, by_bytes: int) -> None:
         self.unsent_bytes += by_bytes
         while self.unsent_bytes > self.limits.max_unsent_bytes_of_all:
-            worst = max(self._holders, key=lambda one: one.unsent_bytes)
+            worst = max(self._holders, key=lambda one: one.backlog_bytes)
             worst.drop("it does not read, and much is unsent to all")
 
     def may_wait(self, in_flight: int) -> bool:

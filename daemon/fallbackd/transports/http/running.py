@@ -6,7 +6,7 @@ left at any `yield`, and a scope must be left in the task that entered it.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -30,9 +30,6 @@ from fallbackd.transports.http.loopback_owner import ForeignListener, require_ow
 from fallbackd.transports.http.route import Route
 from fallbackd.transports.http.tls import TlsFiles
 from fallbackd.transports.output_log import OutputLog
-
-if TYPE_CHECKING:
-    pass
 
 WRITE_LIMIT_S = 60.0
 FAREWELL_S = 2.0

@@ -5,7 +5,7 @@ from typing import Protocol
 from fallbackd.transports.opencode.told import ToldEvent
 
 
-class ListeningSocket(Protocol):
+class Listener(Protocol):
     """A prompt that uses the server."""
 
     attempt: str
@@ -29,16 +29,16 @@ class ListeningSocket(Protocol):
 
 class Listeners:
     def __init__(self) -> None:
-        self._by_session: dict[str, ListeningSocket] = {}
+        self._by_session: dict[str, Listener] = {}
 
-    def add(self, session: str, listener: ListeningSocket) -> None:
+    def add(self, session: str, listener: Listener) -> None:
         self._by_session[session] = listener
 
-    def remove(self, listener: ListeningSocket) -> None:
+    def remove(self, listener: Listener) -> None:
         for session in [s for s, each in self._by_session.items() if each is listener]:
             del self._by_session[session]
 
-    def all(self) -> set[ListeningSocket]:
+    def all(self) -> set[Listener]:
         return set(self._by_session.values())
 
     def attempt_of(self, pid: int) -> str | None:

@@ -33,7 +33,7 @@ from fallbackd.lib.listeners import free_port
 from fallbackd.ports.transport import Running, Transport
 from fallbackd.transports.opencode.found import FoundServer
 from fallbackd.transports.opencode.link import CALL_LIMIT_S, CallFailed, OpencodeLink
-from fallbackd.transports.opencode.listeners import Listeners, ListeningSocket
+from fallbackd.transports.opencode.listeners import Listener, Listeners
 from fallbackd.transports.opencode.places import ServerPlaces
 from fallbackd.transports.opencode.record import ServerRecord, noted_prompts, write_server
 
@@ -322,7 +322,7 @@ class OpencodeServer:
         except CallFailed:
             pass  # it lives until the server ends, as it did before
 
-    def join(self, listener: ListeningSocket) -> bool:
+    def join(self, listener: Listener) -> bool:
         """
         Say to all other prompts that this one is there too.
 
