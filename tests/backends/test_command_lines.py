@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 
 from fallbackd.backends import KINDS, codex_cli
 from fallbackd.backends.commands import MENTIONS_ESCAPED
+from fallbackd.backends.outside_words import LEAVES
 from fallbackd.backends.spec import Options
 from fallbackd.classify.classifier import classify
 from fallbackd.core.failures import NO_CONVERSATION
@@ -384,3 +386,52 @@ def test_a_conversation_that_is_not_there_says_nothing_of_the_backend(
     failure = classify(evidence, KINDS[kind].rules, now=0.0)
     assert failure is not None
     assert failure.detail == NO_CONVERSATION
+
+
+def bash_rules(call: CommandLine) -> dict[str, str]:
+    name = next(name for name in call.env if name.endswith("_CONFIG_CONTENT"))
+    permission = msgspec.json.decode(call.env[name])["permission"]
+    assert permission["external_directory"] == "allow"
+    rules: dict[str, str] = permission["bash"]
+    return rules
+
+
+@pytest.mark.parametrize("kind", ["opencode", "numasec"])
+def test_commands_run_unasked_in_opencode_but_for_those_that_leave_the_machine(kind: str) -> None:
+    rules = bash_rules(start(kind, runs_commands=True))
+    assert next(iter(rules.items())) == ("*", "allow"), "the last rule that fits counts"
+    for command in ("git push", "git push *", "npm publish *", "gh pr create *", "scp *"):
+        assert rules[command] == "deny"
+    assert "git commit" not in rules
+
+
+def test_commands_run_unasked_in_claude_but_for_those_that_leave_the_machine() -> None:
+    argv = start("claude", runs_commands=True).argv
+    rules = msgspec.json.decode(argv[argv.index("--settings") + 1])["permissions"]
+    assert rules["allow"] == ["Bash"]
+    assert {"Bash(git push:*)", "Bash(twine upload:*)", "Bash(gh api:*)"} <= set(rules["deny"])
+    assert "Bash(git commit:*)" not in rules["deny"]
+
+
+def test_commands_run_unasked_in_gemini_but_for_those_that_leave_the_machine() -> None:
+    argv = start("gemini", runs_commands=True).argv
+    assert argv[argv.index("--allowed-tools") + 1] == "run_shell_command"
+    policy = tomllib.loads(Path(argv[argv.index("--admin-policy") + 1]).read_text())
+    [rule] = policy["rule"]
+    assert (rule["toolName"], rule["decision"]) == ("run_shell_command", "deny")
+    assert tuple(rule["commandPrefix"]) == LEAVES
+
+
+@pytest.mark.parametrize("kind", CLIS)
+@pytest.mark.parametrize("permissions", ["read", "full"])
+def test_only_at_workspace_are_commands_run_unasked(kind: str, permissions: str) -> None:
+    own = start(kind, permissions=permissions)
+    assert start(kind, permissions=permissions, runs_commands=True).argv == own.argv
+    assert start(kind, permissions=permissions, runs_commands=True).env == own.env
+
+
+@pytest.mark.parametrize("kind", CLIS)
+def test_without_the_choice_of_a_person_the_rules_of_each_agent_hold(kind: str) -> None:
+    call = start(kind)
+    assert not any(word in call.argv for word in ("--settings", "--allowed-tools"))
+    assert not any(name.endswith("_CONFIG_CONTENT") for name in call.env)

@@ -182,3 +182,26 @@ async def test_hooks_and_configuration_of_git_are_closed_to_commands_of_codex(
         assert (git / "made").exists()
         assert not (git / "hooks" / "made").exists()
         assert "[a]" not in (git / "config").read_text()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+async def test_with_a_confined_shell_commands_run_unasked_and_none_leaves_the_machine(
+    tmp_path: Path, name: str
+) -> None:
+    """Without a rule of the person's own: the agents' usual settings ask for most commands."""
+    async with scene(tmp_path, shell="confined") as s:
+        command = "curl file:///dev/null > made; echo x > $HOME/outside.txt; echo end"
+        s.provider.behave(ROUTES[name], "tool", "ok", command=command)
+        done = await s.delegate(name)
+        assert done["state"] == "succeeded", s.daemon.log()
+        calls = json.dumps(s.provider.calls(ROUTES[name], kind="main")[-1].body)
+        assert (s.home.work / "made").exists() is (IS_CONFINED or name == "codex"), calls
+        assert not (s.home.path / "outside.txt").exists()
+        if name == "codex":  # its commands have no network
+            return
+        push = "git init -q --bare o; git push ./o HEAD"
+        s.provider.behave(ROUTES[name], "tool", "ok", command=push)
+        done = await s.delegate(name)
+        assert done["state"] == "succeeded", s.daemon.log()
+        calls = json.dumps(s.provider.calls(ROUTES[name], kind="main")[-1].body)
+        assert "git push ./o" in " ".join(done["warnings"]), calls

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from fallbackd.app.configuration import settings_of
+from fallbackd.app.configuration import refused_shells, settings_of
 from fallbackd.backends import KINDS
 from fallbackd.backends.codex_cli import CONFIG as CONFIG_OF_CODEX
 from fallbackd.backends.toolchains import TOOLCHAINS
@@ -229,3 +229,56 @@ def test_the_settings_of_codex_are_read_where_its_own_variable_says() -> None:
     assert read({}) == {CONFIG_OF_CODEX: "usual"}
     assert read({"CODEX_HOME": "/srv/codex"}) == {CONFIG_OF_CODEX: "moved"}
     assert read({"CODEX_HOME": "/srv/none"}) == {}
+
+
+SHELL = 'shell = "confined"\n'
+
+
+@pytest.mark.parametrize(
+    ("more", "role", "shell"),
+    [
+        ("", None, "own"),
+        (f"[defaults]\n{SHELL}", None, "confined"),
+        (f"[backends.claude]\n{SHELL}", None, "confined"),
+        (f'[defaults]\n{SHELL}[backends.claude]\nshell = "own"\n', None, "own"),
+        (f"[roles.builder]\n{SHELL}", "builder", "confined"),
+        (f"[roles.builder]\n{SHELL}", None, "own"),
+        (f'[roles.builder]\nshell = "own"\n[defaults]\n{SHELL}', "builder", "own"),
+        (f"[defaults]\nconfine = false\n{SHELL}", None, "own"),
+        (f"[backends.claude]\nconfine = false\n{SHELL}", None, "own"),
+    ],
+)
+def test_the_role_then_the_backend_then_the_defaults_say_whether_commands_ask(
+    more: str, role: str | None, shell: str
+) -> None:
+    policy = settings(more).policy
+    assert policy.shell_of(policy.backends[BackendId("claude")], role) == shell
+
+
+@pytest.mark.parametrize("abi", [0, WHOLE_ABI - 1])
+def test_a_kernel_that_does_not_confine_wholly_runs_no_command_unasked(abi: int) -> None:
+    policy = settings(f"[defaults]\n{SHELL}", abi=abi).policy
+    assert policy.shell_of(policy.backends[BackendId("claude")], None) == "own"
+
+
+@pytest.mark.parametrize(
+    ("more", "abi", "places"),
+    [
+        (f"[defaults]\n{SHELL}", WHOLE_ABI, []),
+        (f"[defaults]\n{SHELL}", 0, ["defaults.shell"]),
+        (
+            f"[backends.claude]\n{SHELL}[roles.r]\n{SHELL}",
+            0,
+            ["backends.claude.shell", "roles.r.shell"],
+        ),
+        (f"[defaults]\nconfine = false\n{SHELL}", WHOLE_ABI, ["defaults.shell"]),
+        (f"[backends.claude]\nconfine = false\n{SHELL}", WHOLE_ABI, ["backends.claude.shell"]),
+        (f"[defaults]\nconfine = false\n[backends.claude]\nconfine = true\n{SHELL}", WHOLE_ABI, []),
+    ],
+)
+def test_commands_that_nothing_would_hold_are_refused_to_run_unasked(
+    more: str, abi: int, places: list[str]
+) -> None:
+    found = refused_shells(load(more, path="config.toml"), abi=abi)
+    assert [one.path for one in found] == places
+    assert all("is refused" in one.message for one in found)

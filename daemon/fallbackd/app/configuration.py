@@ -39,6 +39,32 @@ def settings_of(loaded: Loaded, *, abi: int | None = None) -> Settings:
     return Settings(policy=policy, options=loaded.options, rules_for=loaded.rules_for)
 
 
+def refused_shells(loaded: Loaded, *, abi: int | None = None) -> tuple[Problem, ...]:
+    """Where commands are to run unasked, and nothing would hold them."""
+    policy = settings_of(loaded, abi=abi).policy
+    wanted = {f"backends.{id}": one.shell for id, one in policy.backends.items()}
+    wanted |= {f"roles.{name}": one.shell for name, one in policy.roles.items()}
+    wanted["defaults"] = policy.defaults.shell
+    asked = [place for place, shell in wanted.items() if shell == "confined"]
+    if policy.kernel_confines != "yes":
+        why = "this kernel does not confine agents (Landlock, Linux 6.2)"
+    elif policy.defaults.confine:
+        why = "confine = false leaves this backend unconfined"
+        off = {f"backends.{id}" for id, one in policy.backends.items() if one.confine is False}
+        asked = [place for place in asked if place in off]
+    else:
+        why = "confine = false in [defaults] leaves agents unconfined"
+        on = {f"backends.{id}" for id, one in policy.backends.items() if one.confine}
+        asked = [place for place in asked if place not in on]
+    return tuple(
+        Problem(
+            path=f"{place}.shell",
+            message=f'"confined" is refused: {why}; commands ask as each agent is set up.',
+        )
+        for place in asked
+    )
+
+
 class Configuration:
     def __init__(self, places: Places, clock: Clock) -> None:
         """
@@ -71,7 +97,11 @@ class Configuration:
                 loaded_at=self._loaded_at,
                 config=as_dict(self.loaded),
                 errors=self._on_disk.errors,
-                warnings=(*self.loaded.refused, *self.loaded.warnings),
+                warnings=(
+                    *self.loaded.refused,
+                    *refused_shells(self.loaded),
+                    *self.loaded.warnings,
+                ),
             )
         return self._shown
 
@@ -128,7 +158,7 @@ class Configuration:
             return Checked(path=where, errors=(problem,), warnings=())
         else:
             found = await anyio.to_thread.run_sync(self._read, where)
-        errors = (*found.errors, *found.refused)
+        errors = (*found.errors, *found.refused, *refused_shells(found))
         return Checked(path=where, errors=errors, warnings=found.warnings)
 
 

@@ -50,6 +50,7 @@ from fallbackd.backends.lines import (
     status_in,
     words,
 )
+from fallbackd.backends.outside_words import LEAVES
 from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, Setup
 from fallbackd.backends.tool_calls import call_words, started, with_refused
 from fallbackd.core.protocol import (
@@ -68,6 +69,8 @@ from fallbackd.core.protocol import (
     Work,
 )
 
+_CONFINED_SHELL = {"allow": ["Bash"], "deny": [f"Bash({one}:*)" for one in LEAVES]}
+"""Beside the user's own rules, of which those that deny go before these."""
 _PERMISSION_MODE = {"read": "plan", "workspace": "acceptEdits", "full": "bypassPermissions"}
 
 
@@ -75,6 +78,8 @@ def start(work: Work, options: Options) -> Call:
     argv = ["claude", "-p", "--output-format", "stream-json", "--verbose"]
     argv += ["--include-partial-messages", "--input-format", "stream-json"]
     argv += ["--permission-mode", _PERMISSION_MODE[work.permissions]]
+    if work.permissions == "workspace" and work.runs_commands:
+        argv += ["--settings", encode_json({"permissions": _CONFINED_SHELL})]
     model = model_of(work, options)
     if model:
         argv += ["--model", model]
@@ -290,7 +295,10 @@ class ClaudeParser(CliParser):
         return None if reply is None else with_refused(reply, self._refused, _WAY_OUT)
 
 
-_WAY_OUT = "add rules to permissions.allow in ~/.claude/settings.json, or use permission `full`"
+_WAY_OUT = (
+    "add rules to permissions.allow in ~/.claude/settings.json, set `shell` to confined in the"
+    " configuration, or use permission `full`"
+)
 
 _CUT_SUCCESS = re.compile(
     r'\{(?!"type":"(?!result"))(?:(?!"result":|"is_error":).)*"is_error":false'

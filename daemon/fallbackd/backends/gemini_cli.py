@@ -55,11 +55,15 @@ from fallbackd.core.protocol import (
     Work,
 )
 
+LEAVES_POLICY = f"{__file__.rpartition('/')[0]}/gemini_leaves.toml"
+"""Rules that only deny. With `--policy` they would replace those of the user."""
 _APPROVAL = {"read": "default", "workspace": "auto_edit", "full": "yolo"}
 
 
 def start(work: Work, options: Options) -> Call:
     argv = ["gemini", "-o", "stream-json", "--approval-mode", _APPROVAL[work.permissions]]
+    if work.permissions == "workspace" and work.runs_commands:
+        argv += ["--allowed-tools", "run_shell_command", "--admin-policy", LEAVES_POLICY]
     model = model_of(work, options)
     if model:
         argv += ["-m", model]

@@ -27,7 +27,9 @@ def start(work: Work, options: Options) -> Call:
         case "full":
             argv += ["--dangerously-skip-permissions"]
         case "workspace":
-            pass
+            if work.runs_commands:
+                allowed = {"permission": opencode_cli.CONFINED_SHELL}
+                env["NUMASEC_CONFIG_CONTENT"] = encode_json(allowed)
     return command_line(work, options, tuple(argv), env=env)
 
 

@@ -27,6 +27,7 @@ from fallbackd.backends.commands import (
 )
 from fallbackd.backends.lines import CliParser, fields, words
 from fallbackd.backends.opencode_server import OpencodeEventReader
+from fallbackd.backends.outside_words import LEAVES
 from fallbackd.backends.spec import BackendKind, Footprint, Options, Setup
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
@@ -68,6 +69,11 @@ def _managing(words: tuple[str, ...], cwd: str, options: Options) -> CommandLine
     return CommandLine(argv=("opencode", *words), cwd=cwd, env=env, own_tmp=True)
 
 
+CONFINED_SHELL: dict[str, object] = {
+    "bash": {"*": "allow", **{f"{one}{end}": "deny" for one in LEAVES for end in ("", " *")}},
+    "external_directory": "allow",
+}
+"""The last rule that fits counts. Commands that name a place elsewhere ask for it too."""
 _PERMISSION: dict[str, dict[str, str] | None] = {
     "read": {"edit": "deny", "bash": "deny", "external_directory": "deny"},
     # What the user's configuration says: tools run, and what it would ask for is refused.
@@ -97,7 +103,7 @@ def start(work: Work, options: Options) -> Call:
         # Values of the environment may be secret, and a key is shown.
         own = _digest(options.env)
         return ServedPrompt(
-            key=f"opencode/{work.permissions}/{own}",
+            key=f"opencode/{work.permissions}{'+shell' if work.runs_commands else ''}/{own}",
             server=CommandLine(
                 argv=("opencode", "serve"),
                 cwd=work.cwd,
@@ -122,7 +128,9 @@ def _digest(env: Mapping[str, str]) -> str:
 
 def _inline_config(work: Work) -> dict[str, str]:
     """Settings of this run, laid over those that the user passes in the same way."""
-    permission = _PERMISSION[work.permissions]
+    permission: Mapping[str, object] | None = _PERMISSION[work.permissions]
+    if work.permissions == "workspace" and work.runs_commands:
+        permission = CONFINED_SHELL
     if permission is None:
         return {}
     try:

@@ -100,6 +100,38 @@ def _by_program(phrases: str) -> Mapping[str, tuple[tuple[str, ...], ...]]:
     return {program: tuple(rests) for program, rests in found.items()}
 
 
+_STAYS = frozenset(
+    f"git {verb}" for verb in ("commit", "am", "cherry-pick", "merge", "revert", "rebase")
+) | {"hg commit", "hg ci"}
+_OF_FORGES = """
+pr create
+pr merge
+pr close
+pr comment
+pr edit
+pr review
+issue create
+issue close
+issue comment
+issue edit
+mr create
+mr merge
+release create
+release upload
+workflow run
+repo create
+repo delete
+gist create
+api
+"""
+LEAVES = (
+    *(line for line in _PHRASES.split("\n") if line and line not in _STAYS),
+    *(f"{one} {verb}" for one in ("gh", "glab") for verb in _OF_FORGES.split("\n") if verb),
+    *("scp", "sftp"),
+)
+"""Beginnings of commands that leave the machine: what `ACTS` names without what stays in the
+repository, and what writes at a forge."""
+
 ACTS = _by_program(_PHRASES)
 """By program: what follows it where it acts, options left out."""
 

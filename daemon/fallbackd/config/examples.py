@@ -54,7 +54,8 @@ allow_env = ["DEBUG"]
 stdin = "prompt"
 output = "jsonl"
 prompt_in_argv = true
-confine = false
+confine = true
+shell = "confined"
 writable = ["~/.my-agent/", "/srv/data"]
 success_exit_codes = [0, 3]
 timeout_s = 1800
@@ -102,6 +103,7 @@ max_fallback_depth = 2
 idle_s = 1800
 return_to_better = { policy = "successes", n = 5 }
 allow_metered = true
+shell = "confined"
 fallback_model = "gpt-5.3-mini"
 replay = "external-ok"
 question_timeout_s = 3600

@@ -108,6 +108,9 @@ class BackendTable(Struct, frozen=True, kw_only=True):
     """Allow `{prompt}` in `command`; the prompt is then visible in the process list."""
     confine: bool | None = None
     """Let the kernel hold this backend to its permissions; default: as `[defaults]`."""
+    shell: Literal["own", "confined"] | None = None
+    """`confined`: run commands without asking at `workspace`, where the kernel confines the agent;
+    default: as `[defaults]`."""
     writable: tuple[Place, ...] | None = None
     """Further places that a confined agent may write to; one that ends with `/` is created."""
     success_exit_codes: Annotated[tuple[ExitCode, ...], Meta(min_length=1)] | None = None
@@ -210,6 +213,8 @@ class RoleTable(Struct, frozen=True, kw_only=True):
     """When a session returns to a better backend."""
     allow_metered: bool | None = None
     """Allow backends that are billed by use."""
+    shell: Literal["own", "confined"] | None = None
+    """`confined`: run commands without asking at `workspace`; default: as the backend."""
     fallback_model: ShortText | None = None
     """Model to use if another one does not exist."""
     replay: ReplayWord | None = None

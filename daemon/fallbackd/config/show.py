@@ -150,6 +150,7 @@ def _role(role: Role) -> dict[str, Any]:
         "on_outage": role.on_outage,
         "must_differ_from": list(role.must_differ_from) or None,
         "allow_metered": role.allow_metered,
+        "shell": role.shell,
         "fallback_model": role.fallback_model,
         "replay": None if role.replay == "ask" else role.replay,
         "question_timeout_s": role.question_timeout_s,

@@ -36,6 +36,10 @@ def max_wait_s(policies: Mapping[Reason, ReasonPolicy], reason: Reason) -> float
     return None if found is None else found.max_wait_s
 
 
+Shell = Literal["own", "confined"]
+"""Who says whether a command may run: the agent's own approval, or the confinement."""
+
+
 class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """`[defaults]` of the configuration."""
 
@@ -101,6 +105,10 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """Allow agents to work in very broad directories, such as `/` or the home directory."""
     confine: bool = True
     """Let the kernel hold agents to their permissions, where it can (Landlock, Linux 6.2)."""
+    shell: Shell = "own"
+    """Whether agents ask before they run a command. `own`: as each is set up itself. `confined`:
+    not at `workspace`, where the kernel holds them to their places; commands that leave the
+    machine (push, publish, send) stay refused where the agent can refuse them."""
     workspace_lock: Literal["on", "off"] = "on"
     """Let only one delegation at a time write in a directory."""
     on_partial: Literal["continue", "ask", "fail"] = "continue"
@@ -204,6 +212,8 @@ class Backend(Struct, frozen=True, kw_only=True):
     allow_env: tuple[str, ...] = ()
     confine: bool | None = None
     """Null: as `[defaults]` says."""
+    shell: Shell | None = None
+    """Null: as `[defaults]` says."""
     account: str | None = None
     """What stands before commands of its program where it is not the usual account:
     `CODEX_HOME=/home/me/.codex-work`."""
@@ -238,6 +248,8 @@ class Role(Struct, frozen=True, kw_only=True):
     must_differ_from: tuple[str, ...] = ()
     """`author`, or families of models."""
     allow_metered: bool = False
+    shell: Shell | None = None
+    """Null: as the backend says."""
     fallback_model: str | None = None
     """Instead of the one of each backend."""
     replay: ReplayWord = "ask"
@@ -312,6 +324,13 @@ class Policy(Struct, frozen=True, kw_only=True, dict=True):
         """Whether its program is to be confined, as far as the kernel can."""
         return self.wants_confined(backend) and self.kernel_confines != "no"
 
+    def shell_of(self, backend: Backend, role: str | None) -> Shell:
+        """`confined` only where the kernel confines the backend wholly."""
+        of_role = self.roles.get(role) if role is not None else None
+        wanted = of_role.shell if of_role is not None and of_role.shell else backend.shell
+        is_held = self.kernel_confines == "yes" and self.confines(backend)
+        return (wanted or self.defaults.shell) if is_held else "own"
+
     def wants_confined(self, backend: Backend) -> bool:
         """Whether the configuration asks for it."""
         return self.defaults.confine if backend.confine is None else backend.confine
@@ -381,5 +400,6 @@ def implicit_backend(
         backoff_max_s=like.backoff_max_s,
         allow_env=like.allow_env,
         confine=like.confine,
+        shell=like.shell,
         cost=like.cost,
     )

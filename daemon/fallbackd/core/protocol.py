@@ -58,6 +58,8 @@ class Work(Struct, frozen=True, kw_only=True):
     earlier: tuple[Utterance, ...] = ()
     """What was said before, for kinds that take it as messages."""
     permissions: Permissions = "workspace"
+    runs_commands: bool = False
+    """At `workspace`: commands are run without asking, but for those that leave the machine."""
     mode: Mode = "batch"
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that the caller may set for this backend (`allow_env`), already checked."""

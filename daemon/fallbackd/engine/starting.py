@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 from fallbackd.backends.spec import BackendKind, NotConfigured, Options
 from fallbackd.core.effects import StartAttempt
 from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
 from fallbackd.core.watch import Watch
 from fallbackd.core.work.resumption import CONTINUE, not_resumed
@@ -171,6 +172,7 @@ def _call(
         history=given.history,
         earlier=given.said,
         permissions=delegation.permissions,
+        runs_commands=_runs_commands(host, order, delegation.role),
         mode=delegation.mode,
         env=prepared.env,
         files=_texts(world, kind, {**world.environ, **options.env, **prepared.env}),
@@ -220,6 +222,12 @@ def cannot_start(
         evidence=host.world.redact(text),
     )
     return failure if marks else structs.replace(failure, marks_health=False)
+
+
+def _runs_commands(host: LiveHost, order: StartAttempt, role: str | None) -> bool:
+    policy = host.settings.policy
+    backend = find_backend(policy, order.backend)
+    return backend is not None and policy.shell_of(backend, role) == "confined"
 
 
 def _texts(world: World, kind: BackendKind, environ: Mapping[str, str]) -> dict[str, str]:
