@@ -365,3 +365,31 @@ def test_a_file_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
 def test_an_overlay_is_made_key_by_key() -> None:
     under = {"a": {"x": 1, "y": [1]}, "b": 1}
     assert overlay({"a": {"y": [2]}, "c": 3}, under) == {"a": {"x": 1, "y": [2]}, "b": 1, "c": 3}
+
+
+@pytest.mark.parametrize(
+    ("provider", "written", "model"),
+    [
+        ("openrouter", "openrouter/anthropic/claude-sonnet-4.6", "anthropic/claude-sonnet-4.6"),
+        ("openrouter", "openrouter/auto", "openrouter/auto"),
+        ("openrouter", "anthropic/claude-sonnet-4.6", "anthropic/claude-sonnet-4.6"),
+        ("Groq", "groq/llama-3.3-70b-versatile", "llama-3.3-70b-versatile"),
+        ("groq", "openai/gpt-oss-120b", "openai/gpt-oss-120b"),
+    ],
+)
+def test_a_model_is_named_as_its_provider_names_it(provider: str, written: str, model: str) -> None:
+    found = hermes(model={"provider": provider, "default": written})
+    (backend,) = found.tables["backends"].values()
+    assert backend["model"] == model
+
+
+def test_the_length_of_a_context_is_taken() -> None:
+    found = hermes(
+        model={"provider": "groq", "default": "m", "context_length": 131072},
+        fallback_model={"provider": "groq", "model": "n", "context_length": "long"},
+        auxiliary={"vision": {"provider": "main", "model": "v"}},
+    )
+    sizes = {one["model"]: one.get("context_tokens") for one in found.tables["backends"].values()}
+    assert sizes == {"m": 131072, "n": None, "v": None}
+    assert whys(found)["fallback_model.context_length"] == "is no number of tokens"
+    usable(found)

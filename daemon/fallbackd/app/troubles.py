@@ -5,6 +5,7 @@ from fallbackd.app.private import Guard
 from fallbackd.engine.api import Engine
 from fallbackd.fronts.rpc.server import RpcServer
 from fallbackd.lib.descriptors import shortage
+from fallbackd.transports.http.route import socks_trouble
 
 LOOK_BELOW = 100
 """To count the descriptors of more connections takes longer than the rest of a `status`."""
@@ -25,6 +26,8 @@ def troubles(guard: Guard, server: RpcServer | None, engine: Engine | None) -> t
     wants_tmux = engine is not None and engine.settings.policy.defaults.tmux
     if wants_tmux and engine is not None and engine.world.find_program("tmux") is None:
         found.append(NO_TMUX)
+    if (socks := socks_trouble()) is not None:
+        found.append(Trouble(kind="proxy", message=socks))
     found += _of_sharing(engine)
     return tuple(found)
 

@@ -20,7 +20,11 @@ from fallbackd.config.providers import Provider, find_provider, has_password, is
 FILE_NAME = "config.yaml"
 MAX_ENTRIES = 100
 _MODEL_KEYS = ("default", "model", "name")
-_ENTRY_KEYS = ("provider", "model", "base_url", "api_key", "key_env", "api_key_env", "api_mode")
+_LENGTH = "context_length"
+_ENTRY_KEYS = (
+    *("provider", "model", "base_url", "api_key", "key_env", "api_key_env", "api_mode"),
+    _LENGTH,
+)
 _DECIDED_LATER = frozenset({"auto", "main"})
 """Words for a provider that is chosen when a call is made."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -145,7 +149,10 @@ def _own_entry(given: Mapping[Any, Any], primary: list[tuple[str, Any]]) -> Tabl
     own = {key: value for key, value in given.items() if key in _ENTRY_KEYS and value}
     if primary and (_word(own, "provider") or "").lower() == "main":
         first = primary[0][1]
-        return {**first, **own, "provider": first["provider"]}
+        whole = {**first, **own, "provider": first["provider"]}
+        if own.get("model") and _LENGTH not in own:
+            whole.pop(_LENGTH, None)  # of another model
+        return whole
     return own
 
 
@@ -214,6 +221,7 @@ class _Reader:
         if base_url and (why := _why_unusable(base_url)) is not None:
             report.leave(f"{where}.base_url", why)
             return None
+        model = _own_name(model, provider)
         key = (provider.lower(), model.lower(), base_url.lower())
         if key in self._seen:
             return self._seen[key][1]
@@ -229,6 +237,7 @@ class _Reader:
             )
         _take_key(where, entry, report, made, name, None if known is None else known.key_env)
         _take_mode(where, entry, report, made, name)
+        _take_length(where, entry, report, made, name)
         _leave_rest(where, entry, _ENTRY_KEYS, report)
         self.backends[name] = made
         return name
@@ -297,6 +306,30 @@ def _take_mode(
     else:
         made["api_mode"] = known
         report.take(f"{where}.api_mode", f"backends.{name}.api_mode")
+
+
+def _take_length(
+    where: str, entry: Mapping[Any, Any], report: Report, made: Tables, name: str
+) -> None:
+    stated = entry.get(_LENGTH)
+    if stated is None:
+        return
+    if isinstance(stated, bool) or not isinstance(stated, int) or stated < 1:
+        report.leave(f"{where}.{_LENGTH}", "is no number of tokens")
+        return
+    made["context_tokens"] = stated
+    report.take(f"{where}.{_LENGTH}", f"backends.{name}.context_tokens")
+
+
+def _own_name(model: str, provider: str) -> str:
+    """
+    How the provider itself names a model, which that program may write with the provider before.
+
+    OpenRouter has models of its own, `openrouter/auto` say: its other names have a vendor in them.
+    """
+    prefix, _, rest = model.partition("/")
+    is_before = prefix.lower() == provider.lower() and bool(rest)
+    return rest if is_before and (prefix.lower() != "openrouter" or "/" in rest) else model
 
 
 _READ = ("auxiliary", "delegation", "fallback_model", "fallback_providers", "model")

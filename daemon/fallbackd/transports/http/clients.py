@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from fallbackd.core.protocol import Tls
+from fallbackd.transports.http.route import proxy_of
 from fallbackd.transports.http.tls import context_of, stamps
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Clients:
 
         Raises:
             TlsFiles: A certificate or key that cannot be read.
-            ImportError, ValueError: A proxy in the environment that cannot be used.
+            ValueError: A proxy in the environment that cannot be used.
         """
         from http.cookiejar import CookieJar, DefaultCookiePolicy
 
@@ -56,7 +57,8 @@ class Clients:
 
         is_direct = bool(LOOPBACK.match(url))
         has_tls = not url.lower().startswith("http://")
-        key = (keeps_connections, is_direct, has_tls, tls, *stamps(tls))
+        proxy = None if is_direct else proxy_of(url)
+        key = (keeps_connections, proxy, has_tls, tls, *stamps(tls))
         client = self._clients.get(key)
         if client is None:
             client = self._clients[key] = httpx2.AsyncClient(
@@ -69,7 +71,8 @@ class Clients:
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 # Loading the certificates of the machine takes longer than a call on loopback.
                 verify=context_of(tls or Tls()) if has_tls or tls is not None else _no_tls(),
-                trust_env=not is_direct,
+                proxy=proxy,
+                trust_env=False,
             )
         return client
 

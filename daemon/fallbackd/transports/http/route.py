@@ -1,6 +1,9 @@
 """Which way one request took: over a new connection or an old one, straight or through a proxy."""
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 if TYPE_CHECKING:
     import httpx2
@@ -13,6 +16,51 @@ PROXY_UNREACHABLE = "ProxyUnreachable"
 """Ours, in the place of the library's names: what failed is the way to the provider."""
 
 _CURE = "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY in the environment of the daemon"
+
+
+class ProxyUnreachable(ValueError):
+    """The proxy of the environment is one that cannot be spoken to."""
+
+
+def proxy_of(url: str) -> str | None:
+    """
+    The proxy through which a request leaves, by the environment; None: it leaves straight.
+
+    A variable for the scheme of the address goes before ALL_PROXY.
+
+    Raises:
+        ProxyUnreachable: It is a SOCKS proxy, without the package that speaks to one.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None  # the client says what is wrong with it
+    known = getproxies()
+    proxy = known.get(parts.scheme.lower()) or known.get("all")
+    if not proxy or proxy_bypass(parts.hostname or ""):
+        return None
+    if "://" not in proxy:
+        return f"http://{proxy}"
+    if proxy.lower().startswith("socks") and find_spec("socksio") is None:
+        raise ProxyUnreachable(socks_text(parts.scheme.upper()))
+    return proxy
+
+
+def socks_text(scheme: str) -> str:
+    return (
+        f"requests over {scheme} would leave through a SOCKS proxy (ALL_PROXY or {scheme}_PROXY),"
+        f" for which the package socksio is missing: set {scheme}_PROXY to an HTTP proxy in the"
+        " environment of the daemon, or install it: pipx inject fallbackd socksio"
+    )
+
+
+def socks_trouble() -> str | None:
+    """What to say where requests to providers cannot leave; None: they can."""
+    try:
+        proxy_of("https://provider.invalid/")
+    except ProxyUnreachable as error:
+        return str(error)
+    return None
 
 
 class Route:

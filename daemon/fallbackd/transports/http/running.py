@@ -272,13 +272,11 @@ class HttpRunning:
                 extensions={"trace": hear},
             )
             return await client.send(request, stream=True)
-        # ValueError: header values that are no ASCII, proxies that are no URL.
-        # ImportError: a SOCKS proxy without the package for it.
+        # ValueError: header values that are no ASCII, proxies that are no URL or cannot be used.
         except (
             httpx2.HTTPError,
             httpx2.InvalidURL,
             ValueError,
-            ImportError,
             TlsFiles,
             ForeignListener,
         ) as error:
