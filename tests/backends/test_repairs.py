@@ -191,6 +191,26 @@ def test_a_body_that_names_a_field_twice_is_left_alone() -> None:
     assert proposed(refused, request) == (request, ())
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"messages":[{"role":"\xff"},{"role":"developer\xff","content":[7]}],"max_tokens":9}',
+        b'{"messages":{"role":7},"max_tokens":' + b"9" * 5000 + b"}",
+        b'{"messages":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    ],
+)
+@pytest.mark.parametrize(("mode", "error", "words"), WORDED)
+def test_a_body_of_another_shape_is_never_an_error_of_ours(
+    mode: ApiMode, error: Any, words: str, body: bytes
+) -> None:
+    refused = Evidence(stream="http", http_status=400, body=error)
+    made, _ = proposed(refused, Sendable(mode=mode, body=body))
+    without_known(made, frozenset({b""}))
+
+
 def test_a_refused_beta_leaves_the_header_and_the_others_stay() -> None:
     said = "Unexpected value(s) `new-2026-01-01` for the `anthropic-beta` header."
     request = Sendable(

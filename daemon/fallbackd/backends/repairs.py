@@ -23,7 +23,6 @@ from fallbackd.core.protocol import Evidence
 from fallbackd.lib import foreign_json
 from fallbackd.lib.splicing import (
     EVERY,
-    Unreadable,
     added,
     changed,
     is_list,
@@ -99,13 +98,17 @@ _LISTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 """Where fields of a list of objects stand that may be left out."""
 
 
+_NOT_READ = (ValueError, msgspec.DecodeError, RecursionError)
+"""The body is not what a repair expects: it is left as it is."""
+
+
 def applied(repairs: Iterable[Repair], request: Sendable) -> tuple[Sendable, tuple[Repair, ...]]:
     """The request with those repairs that change anything of it, and which these are."""
     done: list[Repair] = []
     for repair in repairs:
         try:
             made = _ACTS[repair.act](repair, request)
-        except Unreadable:
+        except _NOT_READ:
             continue
         if made != request:
             request = made
@@ -117,7 +120,7 @@ def without_known(request: Sendable, known: Container[bytes]) -> Sendable:
     """The request without the reasoning that its backend is known not to have signed."""
     try:
         return _unsigned(request, lambda digest: digest in known)
-    except Unreadable:
+    except _NOT_READ:
         return request
 
 
@@ -329,7 +332,9 @@ _OPTIONAL_CONFIG = frozenset(
 )
 """Of Google's `generationConfig`."""
 
-_PATH = r"[`'\"]?([A-Za-z_][\w.\[\]-]*)[`'\"]?"
+_NAME = r"[A-Za-z_][\w.\[\]-]{0,100}+"
+_PATH = rf"(?<![\w.\[\]-])[`'\"]?({_NAME})[`'\"]?"
+"""Possessive: what a provider says must not take long to read."""
 _REFUSED = tuple(
     re.compile(pattern, re.I)
     for pattern in (
@@ -339,7 +344,7 @@ _REFUSED = tuple(
         rf"{_PATH}: extra (?:inputs|fields) (?:are )?not permitted",
         rf"extra (?:inputs|fields) (?:are )?not permitted,? \(?field: {_PATH}",
         rf"\bproperty {_PATH} is unsupported",
-        r"(?<![\w`'\"])[`'\"]([A-Za-z_][\w.\[\]-]*)[`'\"] (?:is|are) (?:not supported|unsupported"
+        rf"(?<![\w`'\"])[`'\"]({_NAME})[`'\"] (?:is|are) (?:not supported|unsupported"
         r"|deprecated|not allowed|not permitted|not available|only allowed|only supported)",
         r"\b(temperature|top_p|top_k|parallel_tool_calls|reasoning_effort|max_tokens"
         r"|max_completion_tokens) is (?:not supported|unsupported|deprecated|not allowed)",
@@ -492,7 +497,7 @@ def proposed(
     """
     if evidence.answered or not _is_refusal(evidence):
         return request, ()
-    said = "\n".join(islice(_said(evidence), _MOST_SAID))
+    said = "\n".join(islice(_said(evidence), _MOST_SAID))[: 4 * _MOST_CHARS]
     for row in _ROWS:
         found = dict.fromkeys(one for one in row(said, request.mode) if one not in without)
         made, done = applied(found, request)
@@ -514,7 +519,7 @@ def _is_refusal(evidence: Evidence) -> bool:
     return status in _STATUSES
 
 
-_MOST_SAID = 100
+_MOST_SAID = 30
 _MOST_CHARS = 4000
 _MOST_DEPTH = 8
 _CODES = frozenset({"unsupported_parameter", "unknown_parameter", "unsupported_value"})
@@ -524,6 +529,8 @@ def _said(evidence: Evidence) -> Iterator[str]:
     """Every text of an error, however its provider and those in between have wrapped it."""
     if evidence.text:
         yield evidence.text[:_MOST_CHARS]
+    if len(evidence.text) > _MOST_CHARS:
+        yield evidence.text[-_MOST_CHARS:]
     yield from _texts(evidence.body, _MOST_DEPTH)
 
 
