@@ -64,9 +64,9 @@ def test_text_that_is_printed_again_shows_no_answer_and_is_shown_as_it_comes() -
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        ("[API Error: terminated]", "network"),
         ("Model stream ended without a finish reason.", "network"),
         ("Model stream ended with empty response text.", "empty_result"),
+        ("[API Error: Incomplete JSON segment at the end]", "network"),
         ("Model stream ended with malformed function call.", "server_error"),
     ],
 )
@@ -81,6 +81,15 @@ def test_a_stream_that_gemini_has_asked_for_four_times_is_not_tried_again_by_the
     assert failure is not None
     assert failure.reason.value == reason
     assert (failure.retry_same, failure.retryable, failure.hop) == (False, True, True)
+
+
+def test_a_connection_that_broke_is_tried_again_by_the_engine_since_gemini_does_not() -> None:
+    parser = GEMINI.parser(Options())
+    error = {"message": "[API Error: terminated]"}
+    parser.feed(event(9, type="result", status="error", error=error))
+    failure = classify(parser.finish(ProcessExit(code=1)), GEMINI.rules, now=NOW)  # type: ignore[arg-type]
+    assert failure is not None
+    assert (failure.reason.value, failure.retry_same) == ("network", True)
 
 
 def test_claude_that_writes_a_message_anew_renews_no_limit_with_its_old_words() -> None:

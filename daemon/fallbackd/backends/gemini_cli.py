@@ -335,12 +335,17 @@ RULES = (
     Rule(
         id="gemini-stream",
         reason=Reason.NETWORK,
-        pattern=r"Model stream ended without|Incomplete JSON segment"
-        r"|^\[?(?:API Error: )?terminated\]?$"
-        r"|TypeError: terminated",
+        pattern=r"Model stream ended without|Incomplete JSON segment",
         codes=("invalid_stream",),
         requires_exit=False,
         retry_same=False,
+    ),
+    # A connection that broke: this one it does not try again.
+    Rule(
+        id="gemini-terminated",
+        reason=Reason.NETWORK,
+        pattern=r"^\[?(?:API Error: )?terminated\]?$|TypeError: terminated",
+        requires_exit=False,
     ),
     Rule(
         id="gemini-resume",
