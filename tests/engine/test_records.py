@@ -1,5 +1,6 @@
 """Records that outlive the engine, or cannot be written."""
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -118,7 +119,7 @@ async def test_an_answer_that_cannot_be_written_yet_is_written_later(
 ) -> None:
     hides = """
         cat >/dev/null
-        mkdir "$PWD/../answer.part"
+        rm "$PWD/../answer.part"; mkdir "$PWD/../answer.part"
         echo the answer
         """
     a = agent("a", script(tmp_path, "a", hides))
@@ -220,3 +221,44 @@ async def test_events_of_many_are_on_record_before_they_are_told(tmp_path: Path)
     await reopened.aclose()
     assert set(told) <= set(kept)
     assert len(told) == 8 * 4
+
+
+async def test_room_for_an_answer_is_reserved_while_it_is_made(tmp_path: Path) -> None:
+    """On a disk that becomes full meanwhile it is on record before its success is told."""
+    gated = 'cat >/dev/null; echo said; while [ ! -e "$PLACE/goes" ]; do sleep 0.02; done; '
+    config = settings(agent("a", script(tmp_path, "a", gated + '. "$PLACE/goes"')))
+    for ending, answer in (("exit 0", "said"), ("exit 1", None)):
+        async with engine_in(tmp_path, config) as engine:
+            begun = await engine.delegate(NewWork(prompt="x", backend="a"))
+            draft = engine.runs.path(begun.delegation) / "answer.part"
+            assert draft.stat().st_blocks * 512 >= draft.stat().st_size == 65_536
+            goes = tmp_path / "goes.part"
+            goes.write_text(ending)
+            goes.rename(tmp_path / "goes")
+            done = await ended(engine, begun)
+            assert not draft.exists()
+            kept = draft.with_name("answer")
+            assert (kept.read_text().strip() if kept.exists() else None) == answer
+            assert (done.state == "succeeded") is (answer is not None)
+            (tmp_path / "goes").unlink()
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "directory"])
+async def test_what_lies_in_the_place_of_an_answer_is_not_written_to(
+    tmp_path: Path, what: str
+) -> None:
+    config = settings(agent("a", script(tmp_path, "a", "cat >/dev/null; echo said")))
+    async with engine_in(tmp_path, config) as engine:
+        done = await work(engine, backend="a")
+        draft = engine.runs.path(done.delegation) / "answer.part"
+        other = tmp_path / "other"
+        other.write_text("as it was")
+        match what:
+            case "link":
+                draft.symlink_to(other)
+            case "pipe":
+                os.mkfifo(draft)
+            case _:
+                draft.mkdir()
+        assert engine.runs.keep_answer(done.delegation, "again") is (what != "directory")
+        assert other.read_text() == "as it was"

@@ -414,6 +414,7 @@ class Performer:
         self._wakes.forget(delegation)
         self.attendance.forget(delegation)
         self.workspaces.release(delegation)
+        self.runs.drop_reserve(delegation)
         if held is not None:
             held.settled.set()
             held.finished.set()

@@ -39,6 +39,7 @@ MAX_TEXT_BYTES = 8 * 1024 * 1024
 """So much of an answer is given out; JSON may spell each byte with six."""
 ANSWER_DRAFT = "answer.part"
 RECORD = "record"
+RESERVED_BYTES = 65_536
 RECENT = 64
 RECENT_CHARS = 16_384
 """At most a few megabytes of all of them."""
@@ -95,6 +96,7 @@ class Runs:
         _write_new(f"{directory}/prompt", prompt.encode("utf-8", "surrogatepass"))
         hit("run.prompt")
         _write_new(f"{directory}/request", request)
+        _reserve(f"{directory}/{ANSWER_DRAFT}")
         if self._held:  # the disk takes something again
             self.write_held()
 
@@ -264,6 +266,12 @@ class Runs:
                 return found if found.delegation == delegation else None
         return None
 
+    def drop_reserve(self, delegation: DelegationId) -> None:
+        """It has ended: what was reserved for an answer that has not come is free again."""
+        if delegation not in self._held:
+            with suppress(OSError):
+                os.unlink(f"{self._directory(delegation)}/{ANSWER_DRAFT}")
+
     def is_held(self, delegation: DelegationId) -> bool:
         """Its answer is in memory alone."""
         return delegation in self._held
@@ -281,10 +289,8 @@ class Runs:
     def _write_answer(self, delegation: DelegationId, text: str) -> None:
         directory = self._directory(delegation)
         part = f"{directory}/{ANSWER_DRAFT}"
-        with suppress(FileNotFoundError):
-            os.unlink(part)
         hit("answer.before")
-        _write_new(part, text.encode("utf-8", "replace"), durable=True)
+        _write_over(part, text.encode("utf-8", "replace"))
         hit("answer.written")
         os.replace(part, f"{directory}/answer")
         hit("answer.kept")
@@ -355,13 +361,41 @@ def _measured(directory: Path) -> Kept:
     return Kept(DelegationId(directory.name), size_bytes, changed_at)
 
 
-def _write_new(path: str, data: bytes, *, durable: bool = False) -> None:
+def _write_new(path: str, data: bytes) -> None:
     fd = os.open(path, _CREATE, 0o600)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        if durable:
-            os.fsync(fd)
+        _write_all(fd, data)
     finally:
         os.close(fd)
+
+
+def _reserve(path: str) -> None:
+    """Room for a short answer, which then is kept on a disk that has become full meanwhile."""
+    with suppress(OSError):
+        fd = os.open(path, _CREATE, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, RESERVED_BYTES)
+        finally:
+            os.close(fd)
+
+
+def _write_over(path: str, data: bytes) -> None:
+    """Durable. Into what was reserved, where that is there and a file."""
+    try:
+        fd = privatefile.regular(path, os.O_WRONLY | os.O_NOFOLLOW)
+    except OSError:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        fd = os.open(path, _CREATE, 0o600)
+    try:
+        _write_all(fd, data)
+        os.ftruncate(fd, len(data))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
