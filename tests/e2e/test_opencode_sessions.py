@@ -305,10 +305,10 @@ async def stopped_at(s: Scene, step: str) -> None:
 
 
 PARTS = (
+    a_throttled_model_is_left_before_its_third_request,
     a_compaction_that_is_throttled_is_repeated_and_no_turn_with_it,
     a_user_who_stops_the_session_before_it_is_stopped_is_not_overruled,
     a_user_who_stops_the_session_before_the_revert_is_not_overruled,
-    a_throttled_model_is_left_before_its_third_request,
     a_fallback_that_is_throttled_too_is_left_for_the_next_one,
     where_all_are_out_the_session_stays_as_it_was,
     what_the_failed_turn_has_written_is_kept,

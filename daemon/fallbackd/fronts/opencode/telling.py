@@ -15,8 +15,7 @@ _SHOWN = {
     "failed": ("Model fallback failed", "error", 15_000),
 }
 """Title, kind and milliseconds by notice."""
-SAME_S = 60.0
-"""How long a toast speaks for other sessions that have the same notice."""
+_LONGEST_S = max(ms for *_, ms in _SHOWN.values()) / 1000
 _LEVELS = {"warning": "warn", "info": "info", "error": "error"}
 
 
@@ -40,14 +39,14 @@ def notice_of(told: Journaled | Progress, *, now: float) -> Notice | None:
 
 class Toasts:
     """
-    Tells which notices are shown: many sessions of a server have the same one at once, and one
-    toast says it for all of them.
+    Tells which notices are shown: many sessions of a server have the same one at once, and a
+    toast that is still on the screen says it for all of them.
     """
 
     def __init__(self) -> None:
         self._recovered: set[tuple[str, str]] = set()
         self._shown: dict[tuple[str, ...], tuple[str, float]] = {}
-        """Session and instant of the last toast, by server, directory and what it says."""
+        """Session and end of the last toast, by server, directory and what it says."""
 
     def is_news(self, server: str, directory: str, notice: Notice) -> bool:
         """A recovery is shown once per server and model, until the model is left again."""
@@ -57,12 +56,12 @@ class Toasts:
             is_news = (server, notice.to) not in self._recovered
             self._recovered.add((server, notice.to))
             return is_news
-        self._shown = {
-            key: one for key, one in self._shown.items() if abs(notice.at - one[1]) < SAME_S
-        }
+        latest_at = notice.at + _LONGEST_S  # a clock that was set back leaves later ends
+        self._shown = {k: one for k, one in self._shown.items() if notice.at < one[1] <= latest_at}
         words = notice.text if notice.kind == "failed" else ""  # others state how long it takes
         key = (server, directory, notice.kind, notice.left, notice.to, words)
-        session, _ = self._shown.setdefault(key, (notice.session, notice.at))
+        until_at = notice.at + notice.duration_ms / 1000
+        session, _ = self._shown.setdefault(key, (notice.session, until_at))
         return session == notice.session
 
     def forget(self, server: str) -> None:
