@@ -67,7 +67,7 @@ async def test_the_key_in_an_address_is_googles_way_and_no_others(tmp_path: Path
 
 async def test_what_is_not_there_below_googles_paths_is_told_in_its_words(tmp_path: Path) -> None:
     async with gate(tmp_path) as g:
-        for path in ("/v1beta/models", "/v1beta/files/abc", "/v1alpha/models/team"):
+        for path in ("/v1beta/files", "/v1beta/files/abc", "/v1alpha/tunedModels/team"):
             for method in ("GET", "POST"):
                 answer = await g.client.request(method, f"{path}?key={g.token}")
                 error = answer.json()["error"]
@@ -229,3 +229,34 @@ async def test_a_name_of_ours_that_is_not_known_is_refused(
         assert error["code"] == "unknown_name"
         assert "known are: team, one, two" in error["message"]
         assert g.api.log == []
+
+
+async def test_one_model_is_looked_up_by_its_name(tmp_path: Path) -> None:
+    async with gate(tmp_path) as g:
+        sent = {"x-api-key": g.token}
+        for name in ("team", "model-of-one"):
+            found = (await g.client.get(f"/v1/models/{name}", headers=sent)).json()
+            assert (found["id"], found["object"], found["type"]) == (name, "model", "model")
+        unknown = await g.client.get("/v1/models/nothing", headers=sent)
+        assert unknown.status_code == 404
+        assert unknown.json()["error"]["code"] == "model_not_found"
+
+
+async def test_models_are_listed_in_the_form_of_google(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="generate_content") as g:
+        sent = {"x-goog-api-key": g.token}
+        listed = (await g.client.get("/v1beta/models", headers=sent)).json()["models"]
+        assert "models/team" in [one["name"] for one in listed]
+        one = (await g.client.get("/v1beta/models/team", headers=sent)).json()
+        assert one in listed
+        assert "generateContent" in one["supportedGenerationMethods"]
+
+
+async def test_input_tokens_are_counted_by_the_backend(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        answer = await g.client.post(
+            "/v1/responses/input_tokens", json=g.body(stream=False), headers={"x-api-key": g.token}
+        )
+        assert answer.headers["x-fallbackd-served-by"] == "one", answer.text
+        assert (await g.health("one"))["state"] == "healthy"
+        assert (await g.health("two"))["state"] == "healthy"

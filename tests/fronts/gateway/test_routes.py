@@ -3,7 +3,7 @@
 import pytest
 
 from fallbackd.fronts.gateway.incoming import HeadIn
-from fallbackd.fronts.gateway.routes import asked, mode_of, route_of
+from fallbackd.fronts.gateway.routes import asked, mode_of, nothing_at, route_of
 
 
 @pytest.mark.parametrize("version", ["v1beta", "v1alpha", "v1"])
@@ -62,6 +62,29 @@ def test_another_action_of_google_is_no_route(path: str) -> None:
 )
 def test_an_error_is_told_in_the_words_of_the_api_of_its_path(path: str, mode: str) -> None:
     assert mode_of(path) == mode
+
+
+def test_nothing_is_offered_for_a_path_that_is_like_no_other() -> None:
+    assert nothing_at("/v2/things", 41411).message == "nothing is at /v2/things"
+
+
+@pytest.mark.parametrize(
+    ("path", "near", "base"),
+    [
+        ("/chat/completions", "/v1/chat/completions", "http://127.0.0.1:41411/v1"),
+        ("/v1/v1/messages", "/v1/messages", "http://127.0.0.1:41411"),
+        ("/v1/v1/messages/count_tokens", "/v1/messages/count_tokens", "http://127.0.0.1:41411"),
+        ("/api/v1/responses/", "/v1/responses", "http://127.0.0.1:41411/v1"),
+        ("/models", "/v1/models", "http://127.0.0.1:41411/v1"),
+        ("/v1/v1beta/models/m:generateContent", "/v1beta/models/m:generateContent", "41411"),
+    ],
+)
+def test_a_wrong_base_url_is_answered_with_the_right_one(path: str, near: str, base: str) -> None:
+    refusal = nothing_at(path, 41411)
+    assert refusal.status == 404
+    assert f"; {near} is answered" in refusal.message
+    assert refusal.message.endswith(base)
+    assert mode_of(path) == mode_of(near)
 
 
 @pytest.mark.parametrize(("n", "is_single"), [("", True), (',"n":1', True), (',"n":2', False)])

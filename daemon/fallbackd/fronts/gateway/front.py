@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -142,7 +143,7 @@ class GatewayFront:
             raise Refusal(405, f"{request.method} is not answered here", "method")
         route = routes.route_of(request.path)
         if route is None:
-            raise Refusal(404, f"nothing is at {request.path}", "not_found")
+            raise routes.nothing_at(request.path, request.port)
         if not guard.is_json(request.headers):
             raise Refusal(415, "the Content-Type must be application/json", "content_type")
         body = await self._body(request, line)
@@ -197,36 +198,53 @@ class GatewayFront:
         if "upgrade" in dict(request.headers) and request.path == "/v1/responses":
             # Codex then asks over HTTP at once, without its five tries.
             raise Refusal(426, "this endpoint speaks HTTP only", "upgrade")
-        if request.path != routes.MODELS:
-            raise Refusal(404, f"nothing is at {request.path}", "not_found")
+        listing = routes.listed_model(request.path)
+        if listing is None:
+            raise routes.nothing_at(request.path, request.port)
+        is_google, named = listing
         engine = self._engine
         modes = routes.listed_for(request.query)
+        if is_google:
+            modes = frozenset({"generate_content"})
         if not modes:
             raise Refusal(400, f"api is one of {', '.join(sorted(MODES))}", "api")
         listed = choosing.names(engine.settings, engine.world.kinds, modes)
-        others = choosing.serves_others(engine.settings, engine.world.kinds, modes)
-        shown = {**_models(listed, at=engine.started_at), "has_more": False}
-        body = msgspec.json.encode({**shown, "serves_other_models": others})
+        if named and named not in listed:
+            text = f"no chain, role, backend or model is named {named}: GET {routes.MODELS}"
+            raise Refusal(404, text, "model_not_found")
+        made = _google_model if is_google else partial(_model, at=engine.started_at)
+        models = [made(one) for one in ([named] if named else listed)]
+        shown: dict[str, Any] = {"models": models}
+        if named:
+            shown = models[0]
+        elif not is_google:
+            others = choosing.serves_others(engine.settings, engine.world.kinds, modes)
+            shown = {"object": "list", "data": models, "has_more": False}
+            shown["serves_other_models"] = others
+        body = msgspec.json.encode(shown)
         await _send(line, AnswerHead(status=200, headers=list(JSON)), body)
 
 
-def _models(listed: list[str], *, at: float) -> dict[str, Any]:
-    """A list in the shapes of OpenAI and of Anthropic at once."""
+def _model(name: str, *, at: float) -> dict[str, Any]:
+    """A model in the shapes of OpenAI and of Anthropic at once."""
     day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
     return {
-        "object": "list",
-        "data": [
-            {
-                "id": one,
-                "object": "model",
-                "type": "model",
-                "display_name": one,
-                "created": int(at),
-                "created_at": day,
-                "owned_by": "fallbackd",
-            }
-            for one in listed
-        ],
+        "id": name,
+        "object": "model",
+        "type": "model",
+        "display_name": name,
+        "created": int(at),
+        "created_at": day,
+        "owned_by": "fallbackd",
+    }
+
+
+def _google_model(name: str) -> dict[str, Any]:
+    methods = ["generateContent", "streamGenerateContent", "countTokens"]
+    return {
+        "name": f"models/{name}",
+        "displayName": name,
+        "supportedGenerationMethods": methods,
     }
 
 

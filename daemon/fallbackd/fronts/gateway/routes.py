@@ -14,6 +14,7 @@ from fallbackd.backends.passage import (
     read_body,
 )
 from fallbackd.backends.spec import ApiMode
+from fallbackd.fronts.gateway.answers import Refusal
 from fallbackd.fronts.gateway.incoming import HeadIn
 
 
@@ -31,6 +32,7 @@ _FIXED = {
     "/v1/chat/completions": Destination(mode="chat_completions"),
     "/v1/responses": Destination(mode="responses"),
     "/v1/responses/compact": Destination(mode="responses", side="compact"),
+    "/v1/responses/input_tokens": Destination(mode="responses", side="input_tokens"),
     "/v1/messages": Destination(mode="messages"),
     "/v1/messages/count_tokens": Destination(mode="messages", side="count_tokens"),
 }
@@ -46,6 +48,7 @@ MAX_NAME_CHARS = 256
 ALIVE = frozenset({"/", "/api/hello"})
 """Asked by clients that want to know whether anything listens."""
 MODELS = "/v1/models"
+_MODELS = re.compile(r"/(v1|v1beta|v1alpha)/models(?:/(.+))?")
 HEALTH = "/healthz"
 
 
@@ -70,8 +73,41 @@ def mode_of(path: str) -> ApiMode:
         return "messages"
     if path.startswith("/v1/responses"):
         return "responses"
-    is_google = path.startswith(("/v1beta/", "/v1alpha/")) or _GOOGLE.match(path)
-    return "generate_content" if is_google else "chat_completions"
+    if path.startswith(("/v1beta/", "/v1alpha/")) or _GOOGLE.match(path):
+        return "generate_content"
+    near = meant(path)
+    return "chat_completions" if near in (None, path) else mode_of(near or "")
+
+
+def meant(path: str) -> str | None:
+    """The path that a client with a wrong base URL means; None: there is none like it."""
+    if _MODELS.fullmatch(path):
+        return path
+    plain = path.rstrip("/")
+    if (google := re.search(r"/models/[^:]+:\w+$", plain)) is not None:
+        return "/v1beta" + google[0]
+    known = (*_FIXED, MODELS)
+    return next((one for one in known if plain.endswith(one.removeprefix("/v1"))), None)
+
+
+def nothing_at(path: str, port: int | None) -> Refusal:
+    """For a path that is not known."""
+    text, near = f"nothing is at {path}", meant(path)
+    if near is not None and near != path:
+        base = "" if mode_of(near) in ("messages", "generate_content") else "/v1"
+        url = "the gateway's address" if port is None else f"http://127.0.0.1:{port}"
+        text += f"; {near} is answered: the base URL of this client is {url}"
+        text += f" with {base} behind it" if base and port is None else base
+    return Refusal(404, text, "not_found")
+
+
+def listed_model(path: str) -> tuple[bool, str] | None:
+    """
+    Whether a list of models is asked for in Google's form, and the one that is named; empty: all
+    are. None: the path is of another kind.
+    """
+    found = _MODELS.fullmatch(path)
+    return None if found is None else (found[1] != "v1", unquote(found[2] or ""))
 
 
 def listed_for(query: str) -> frozenset[ApiMode]:
