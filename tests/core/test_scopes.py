@@ -89,6 +89,12 @@ def test_a_limit_closes_what_it_names(
     assert bare in scopes_of(backend(), None, None)
 
 
+def test_a_limit_of_a_model_without_a_name_is_that_of_the_account_that_programs_share() -> None:
+    limit = fail(Reason.USAGE_LIMIT, scope="model")
+    assert failed_scope(limit, backend(quota="google"), None, None) == "quota:google"
+    assert failed_scope(limit, backend(quota="google"), "pro", None) == "model:svc/pro"
+
+
 def test_a_scope_that_a_failure_names_wins() -> None:
     named: Failure = fail(Reason.RATE_LIMIT, scope="provider:x")
     assert failed_scope(named, RICH, "m", "k1") == "provider:x"

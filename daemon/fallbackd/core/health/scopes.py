@@ -86,6 +86,9 @@ def _of_named_model(backend: Backend, model: str | None, credential: str | None)
 
 
 def _of_limited_model(backend: Backend, model: str | None, credential: str | None) -> ScopeId:
+    if model is None and backend.quota is not None:
+        # Which one it was is not known: the other programs of the account use it by default, too.
+        return _of_plan(backend, model, credential)
     if credential is None or model is None:
         return model_scope(backend, model)
     return _of_credential_of_model(backend, model, credential)
