@@ -176,7 +176,10 @@ async def test_the_journal_goes_on_where_it_was(tmp_path: Path) -> None:
 async def test_work_that_no_record_knows_of_is_ended_before_any_other_begins(
     tmp_path: Path, *, is_old: bool
 ) -> None:
-    """The database was damaged, or is an older copy of it."""
+    """
+    The database was damaged, or is an older copy of it, and an earlier version wrote no record
+    into run directories: with one, the work is resumed.
+    """
     async with running(tmp_path, config_of(tmp_path)) as daemon:
         database = daemon.state_dir / "fallbackd.db"
         await daemon.stop()
@@ -189,6 +192,7 @@ async def test_work_that_no_record_knows_of_is_ended_before_any_other_begins(
         assert begun["state"] == "running"
         pids = [(daemon.home / f"{name}.pid").read_text().strip() for name in ("self", "far")]
         await daemon.kill()
+        (daemon.state_dir / "runs" / begun["delegation"] / "record").unlink()
         for path in daemon.state_dir.glob("fallbackd.db*"):
             path.unlink()
         if is_old:
