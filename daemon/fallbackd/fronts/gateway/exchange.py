@@ -425,6 +425,7 @@ class Exchange:
             if not relay.is_silent:
                 self._impatience.heard((entry.backend, chosen.model, chosen.credential))
             self._keep(relay.response_id, entry.backend, chosen.credential)
+            relay.close()
             await passed.aclose()
         if isinstance(done, NotAnswered):
             if self._asked.acts:

@@ -86,6 +86,10 @@ class Relay:
         """Not even the head of an answer has come."""
         return self._heard_at == 0.0
 
+    def close(self) -> None:
+        """Nothing follows: what hears of the answer knows this relay, and would be kept by it."""
+        del self._said, self._broken
+
     async def run(self, passed: PassedOn) -> NotAnswered | AnswerWatch:
         """
         What was read, when the caller has all of it; else why the next backend is asked.
