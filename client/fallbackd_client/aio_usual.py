@@ -76,7 +76,7 @@ class AsyncUsualCalls:
         from fallbackd_client.wire.methods.delegations import DELEGATE, DelegateParams
 
         given = for_library(arguments)
-        name = given.setdefault("request_id", os.urandom(16).hex())
+        name = given["request_id"] = given.get("request_id") or os.urandom(16).hex()
         try:
             return await self.request(DELEGATE, DelegateParams(prompt=prompt, **given))
         except anyio.get_cancelled_exc_class():

@@ -83,4 +83,6 @@ class Subscription:
         if event.get("kind") == "attempt.text" and self._delegation is not None:
             end = event["offset"] + len(event["text"])
             self._text_since = {"attempt": event["attempt"], "offset": end}
+            if event.get("run"):
+                self._text_since["run"] = event["run"]
         return event

@@ -189,3 +189,23 @@ async def test_a_delegation_that_does_not_exist_cannot_be_followed(
     async with speaking(tmp_path) as (daemon, _):
         with pytest.raises(RpcError, match="no delegation"):
             await heard_of(daemon.client, "d0")
+
+
+async def test_who_reads_only_at_the_end_gets_every_word_and_the_end(tmp_path: Path) -> None:
+    body = "cat >/dev/null; seq 1 120000"
+    wanted = [str(number) for number in range(1, 120001)]
+    config = backend_script(tmp_path / "bin", "counter", body)
+    async with running(tmp_path, config) as daemon:
+        reader, writer = await asyncio.open_unix_connection(daemon.socket, limit=2**22)
+        work = await daemon.client.delegate("hi", backend="counter", wait="accepted")
+        follow = Subscription(None, ["attempt.text", "delegation.ended"], None, work.delegation)
+        writer.write(encode_call(1, "events.subscribe", follow.params()))
+        with anyio.fail_after(HANG_S):
+            assert (await daemon.client.wait(work.delegation)).state == "succeeded"
+            assert json.loads(await reader.readline())["id"] == 1
+            heard: list[Any] = []
+            while not heard or heard[-1]["kind"] == "attempt.text":
+                heard.append(json.loads(await reader.readline())["params"])
+        writer.close()
+        assert said(heard) == wanted
+        assert heard[-1]["kind"] == "delegation.ended"

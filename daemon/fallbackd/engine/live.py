@@ -43,15 +43,15 @@ class Progress(Struct, frozen=True, kw_only=True):
     """Of output: how far the log has grown. Of text: the characters of all pieces before."""
     phase: str = ""
     text: str = ""
+    run: str = ""
+    """Of text: which run of the attempt writes it, where it was begun more than once."""
 
 
 class AttemptText:
     """What one attempt has written so far. Offsets count characters (code points)."""
 
-    def __init__(self, about: Progress, *, anew: bool) -> None:
+    def __init__(self, about: Progress) -> None:
         self._about = about
-        self.anew = anew
-        """The attempt was started once more after a restart: its text begins again."""
         self.is_open = True
         self.chars = 0
         """Of all pieces, kept or not."""
@@ -62,6 +62,10 @@ class AttemptText:
     @property
     def attempt(self) -> AttemptId:
         return self._about.attempt
+
+    @property
+    def run(self) -> str:
+        return self._about.run
 
     def said(self, piece: str, offset: int, *, at: float | None = None) -> Progress:
         """The event that carries a piece of it."""
@@ -79,13 +83,14 @@ class AttemptText:
     def kept_chars(self) -> int:
         return self._kept_chars
 
-    def since(self, offset: int) -> str:
-        """Everything kept from `offset` on."""
+    def since(self, offset: int, most: int | None = None) -> str:
+        """What is kept from `offset` on: all of it, or so many characters at most."""
         if offset >= self._kept_chars:
             return ""
         first = bisect_right(self._starts, offset) - 1
-        joined = "".join(self._pieces[first:])
-        return joined[offset - self._starts[first] :]
+        end = None if most is None else bisect_right(self._starts, offset + most)
+        skipped = offset - self._starts[first]
+        return "".join(self._pieces[first:end])[skipped:][:most]
 
 
 class Texts:
@@ -95,8 +100,9 @@ class Texts:
         self._by_delegation: dict[str, list[AttemptText]] = {}
         """The one that began last at the end."""
 
-    def begin(self, about: Progress, *, anew: bool) -> AttemptText:
-        begun = AttemptText(about, anew=anew)
+    def begin(self, about: Progress) -> AttemptText:
+        """`about`: what its events say; its `run` tells a text from one that began before."""
+        begun = AttemptText(about)
         earlier = self._by_delegation.pop(about.delegation, [])
         self._by_delegation[about.delegation] = [*earlier, begun]
         self._prune()

@@ -103,8 +103,10 @@ class Reader:
         self._has_stepped = False
         self._untold: AttemptRetrying | AttemptGaveUp | None = None
         self._untold_at = 0.0
-        text = host.texts.begin(self._progress(), anew=anew)
-        self._teller = Teller(self._progress, host.progress, text, host.world.conceal)
+        # What an HTTP API has written before it was asked again is not continued.
+        run = host.world.mint() if anew and kind.endpoint is not None else ""
+        text = host.texts.begin(structs.replace(self._progress(), run=run))
+        self._teller = Teller(self._progress, host.progress, text, host.world.secret_values)
 
     def close(self) -> None:
         """Let what is kept of its text be dropped when there is too much."""

@@ -7,6 +7,7 @@ from msgspec import structs
 from fallbackd.core.protocol import AgentText, Observation
 from fallbackd.core.watch import Watch
 from fallbackd.engine.live import AttemptText, Progress
+from fallbackd.lib.secretvalues import SecretValues
 from fallbackd_conversations.redact import strip_controls
 
 MAX_PIECE_CHARS = 16_384
@@ -20,7 +21,7 @@ class Teller:
     Args:
         about: What all of its events say.
         text: Keeps what it writes.
-        conceal: Masks known secrets.
+        secrets: Values that are not sent, also where one comes in several pieces.
     """
 
     def __init__(
@@ -28,12 +29,14 @@ class Teller:
         about: Callable[[], Progress],
         tell: Callable[[Progress], None],
         text: AttemptText,
-        conceal: Callable[[str], str],
+        secrets: SecretValues,
     ) -> None:
         self._about = about
         self._tell = tell
         self._text = text
-        self._conceal = conceal
+        self._secrets = secrets
+        self._held = ""
+        """The end of what was written, which may be the beginning of a secret."""
         self._phase: str | None = None
 
     def heard(self, seen: list[Observation], watch: Watch, *, is_past: bool = False) -> None:
@@ -52,22 +55,32 @@ class Teller:
             )
         said = "".join(one.text for one in seen if isinstance(one, AgentText))
         if said:
-            self._write(self._shown(said), is_past=is_past)
+            said, self._held = f"{self._held}{said}", ""
+            begun = self._secrets.begun_at_end(said)
+            sure = said[: len(said) - begun]
+            self._held = said[len(sure) :]
+            self._write(self._shown(sure), is_past=is_past)
 
     def ended(self, answer: str) -> None:
         """Send what of the answer was not sent while it came: all of it, or its last line."""
+        self._let_go()
         shown, told = self._shown(answer), self._text.since(0)
         if self._text.chars == len(told) and shown.startswith(told):
             self._write(shown[len(told) :])
 
     def close(self) -> None:
         """Nothing follows."""
+        self._let_go()
         self._text.is_open = False
         # It leads to the reader of the attempt, and each would keep the other, with the answer.
         del self._about
 
+    def _let_go(self) -> None:
+        held, self._held = self._held, ""
+        self._write(self._shown(held))
+
     def _shown(self, text: str) -> str:
-        return strip_controls(self._conceal(text))
+        return strip_controls(self._secrets.conceal(text))
 
     def _write(self, text: str, *, is_past: bool = False) -> None:
         for piece in pieces(text):

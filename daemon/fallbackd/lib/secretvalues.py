@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from types import MappingProxyType
+from typing import AnyStr
 from urllib.parse import quote
 
 _NAMES = re.compile(r"key|token|secret|passw|credential|authorization", re.I)
@@ -69,8 +70,10 @@ class SecretValues:
                 data = data.replace(form, b"*" * len(form))
         return data
 
-    def begun_at_end(self, data: bytes) -> int:
-        """How many bytes at the end of `data` may be the beginning of a value."""
+    def begun_at_end(self, data: AnyStr) -> int:
+        """How many bytes or characters at the end may be the beginning of a value."""
+        if isinstance(data, str):
+            return max((_overlap(data, form) for form in self._forms), default=0)
         if data[-1:] not in self._bytes:  # an event ends with a line, and no secret has one
             return 0
         return max((_overlap(data, form) for form in self._forms_as_bytes), default=0)
@@ -106,8 +109,8 @@ def _forms(value: str) -> Iterable[str]:
             yield inner.replace("+", "-").replace("/", "_")
 
 
-def _overlap(data: bytes, form: bytes) -> int:
-    tail = data[-(len(form) - 1) :] if len(form) > 1 else b""
+def _overlap(data: AnyStr, form: AnyStr) -> int:
+    tail = data[-(len(form) - 1) :] if len(form) > 1 else form[:0]
     at = tail.find(form[:1])
     while at >= 0:
         if form.startswith(tail[at:]):

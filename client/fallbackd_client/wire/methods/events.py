@@ -36,6 +36,8 @@ class TextPlace(Struct, frozen=True, kw_only=True):
     """The attempt."""
     offset: Annotated[int, Meta(ge=0)]
     """Characters (Unicode code points) of its text before the place."""
+    run: str = ""
+    """The `run` of the event that the place is from, where it has one."""
 
 
 class EventsSubscribeParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -113,6 +115,9 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """With `attempt.output`: how many bytes the log has. With `attempt.text`: how many characters
     the pieces before this one had, also those before a restart of the daemon; more than were
     received means that pieces were left out."""
+    run: str | UnsetType = UNSET
+    """With `attempt.text`: which run of the attempt writes it, where it was begun again after a
+    restart of the daemon (HTTP APIs); its text begins at 0."""
     phase: str | UnsetType = UNSET
     """With `attempt.phase`: `thinking`, `writing`, `waiting` or the name of the tool in use."""
     size_bytes: int | UnsetType = UNSET

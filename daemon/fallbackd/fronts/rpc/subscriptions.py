@@ -28,7 +28,7 @@ from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.records import Delegation
 from fallbackd.core.views import last_event
 from fallbackd.engine.live import Progress
-from fallbackd.engine.telling import pieces
+from fallbackd.engine.telling import MAX_PIECE_CHARS
 from fallbackd.fronts.rpc.errors import RpcError
 from fallbackd_client.progress import LAST
 from fallbackd_client.wire import codes
@@ -182,7 +182,9 @@ class Subscriptions:
             if followed is None:
                 self._drop(one, f"There is no delegation {one.delegation!r}.")
         while one.owner.is_open and one.id in self._by_owner.get(one.owner, {}):
-            self._send_text(one)
+            if not self._send_text(one):
+                await one.owner.until_drained()
+                continue
             end = self._engine.store.last_seq
             if one.cursor >= end:
                 self._go_live(one)
@@ -208,15 +210,18 @@ class Subscriptions:
                 for one in tuple(self._live.values()):
                     if seq <= one.cursor:
                         continue
+                    is_wanted = one.wants(note.kind, note.session, note.delegation)
+                    if is_wanted and not self._send_text(one):
+                        self._go_back(one)  # what it has not read of the text comes first
+                        continue
                     one.cursor = seq
-                    if one.wants(note.kind, note.session, note.delegation):
-                        self._send_text(one)
+                    if is_wanted:
                         body = body or _encode(shapes.event(what))
                         self._push(one, body)
             case Progress():
                 for one in tuple(self._live.values()):
                     if one.delegation == what.delegation:
-                        self._send_text(one, up_to_bytes=PROGRESS_BACKLOG_BYTES)
+                        self._send_text(one)
                         if what.kind == "attempt.text" and not _is_at(one, what):
                             continue
                     if not one.wants(what.kind, what.session, what.delegation):
@@ -225,30 +230,34 @@ class Subscriptions:
                         body = body or _encode(_progress(what))
                         one.send(body)
 
-    def _send_text(self, one: Subscription, *, up_to_bytes: int | None = None) -> None:
+    def _go_back(self, one: Subscription) -> None:
+        one.is_live = False
+        self._live.pop(one.id, None)
+        one.owner.start_soon(lambda: self._replay(one))
+
+    def _send_text(self, one: Subscription) -> bool:
         """
         Send what is kept of the text of its delegation from its place on.
 
-        Args:
-            up_to_bytes: Stop where more than this is unsent; what is left follows with the next
-                event.
+        Returns:
+            False: more of it is there than the subscriber reads.
         """
         if one.delegation is None or not one.wants("attempt.text", one.session, one.delegation):
-            return
+            return True
         texts = self._engine.texts.of(one.delegation)
         known = [each.attempt for each in texts]
         if one.text_at.attempt in known:
             texts = texts[known.index(AttemptId(one.text_at.attempt)) :]
         for text in texts:
-            offset = one.text_at.offset if text.attempt == one.text_at.attempt else 0
-            if text.anew and offset > text.chars:
-                offset = 0  # what was sent is of the run before it
-            for piece in pieces(text.since(offset)):
-                if up_to_bytes is not None and one.owner.backlog_bytes > up_to_bytes:
-                    return
+            offset = _offset_in(one, text.attempt, text.run)
+            while offset < text.kept_chars:
+                if one.owner.backlog_bytes > PROGRESS_BACKLOG_BYTES:
+                    return False
+                piece = text.since(offset, MAX_PIECE_CHARS)
                 one.send(_encode(_progress(text.said(piece, offset))))
                 offset += len(piece)
-                one.text_at = TextPlace(attempt=text.attempt, offset=offset)
+                one.text_at = TextPlace(attempt=text.attempt, run=text.run, offset=offset)
+        return True
 
     def _send_last(self, one: Subscription, followed: Delegation) -> None:
         """Send the event after which nothing happens, where it lies before the subscription."""
@@ -286,8 +295,13 @@ class Subscriptions:
 
 def _is_at(one: Subscription, what: Progress) -> bool:
     """Whether a piece follows what the subscriber has. It is not kept: it is sent as it came."""
-    has = one.text_at.offset if one.text_at.attempt == what.attempt else 0
-    return what.offset >= has
+    return what.offset >= _offset_in(one, what.attempt, what.run)
+
+
+def _offset_in(one: Subscription, attempt: str, run: str) -> int:
+    """How much the subscriber has of the text that this run of an attempt writes."""
+    at = one.text_at
+    return at.offset if (at.attempt, at.run) == (attempt, run) else 0
 
 
 def _progress(one: Progress) -> dict[str, Any]:
@@ -296,6 +310,8 @@ def _progress(one: Progress) -> dict[str, Any]:
         said = {"phase": one.phase}
     elif one.kind == "attempt.text":
         said["text"] = one.text
+        if one.run:
+            said["run"] = one.run
     return {
         "at": one.at,
         "kind": one.kind,
