@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.stores.hardship import no_file_beyond
 
 from fallbackd.lib import privatefile
 
@@ -75,3 +76,25 @@ def test_a_missing_one_is_told_from_one_that_cannot_be_looked_at(tmp_path: Path)
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
         privatefile.exists(tmp_path / "file" / "record")
+
+
+def test_a_line_that_the_disk_takes_in_part_is_not_written(tmp_path: Path) -> None:
+    directory = privatefile.open_directory(tmp_path)
+    try:
+        privatefile.append_line("lines", b"first", directory=directory)
+        with no_file_beyond(10), pytest.raises(OSError, match="too large"):
+            privatefile.append_line("lines", b"longer than there is room", directory=directory)
+        privatefile.append_line("lines", b"next", directory=directory)
+    finally:
+        os.close(directory)
+    assert (tmp_path / "lines").read_bytes() == b"first\nnext\n"
+
+
+def test_a_line_that_was_cut_short_does_not_spoil_the_next(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"first\nsec")
+    directory = privatefile.open_directory(tmp_path)
+    try:
+        privatefile.append_line("lines", b"next", directory=directory)
+    finally:
+        os.close(directory)
+    assert (tmp_path / "lines").read_bytes() == b"first\nsec\nnext\n"

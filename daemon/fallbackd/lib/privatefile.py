@@ -55,6 +55,29 @@ def open_to_append(name: str, *, directory: int) -> int:
     return _regular(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, directory)
 
 
+def append_line(name: str, line: bytes, *, directory: int) -> None:
+    """
+    Write a line at the end of a file, whole or not at all: half a line, of a full disk or of a
+    process that was killed, would make the next one unreadable too.
+
+    Raises:
+        OSError: As `open_file`, or the disk does not take the line.
+    """
+    handle = _regular(name, os.O_RDWR | os.O_CREAT | os.O_APPEND, directory)
+    try:
+        size = os.fstat(handle).st_size
+        is_cut = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+        left = memoryview((b"\n" if is_cut else b"") + line + b"\n")
+        try:
+            while left:
+                left = left[os.write(handle, left) :]
+        except OSError:
+            os.ftruncate(handle, size)
+            raise
+    finally:
+        os.close(handle)
+
+
 def _regular(name: str, flags: int, directory: int) -> int:
     handle = os.open(name, _FILE | flags, 0o600, dir_fd=directory)
     if not stat.S_ISREG(os.fstat(handle).st_mode):

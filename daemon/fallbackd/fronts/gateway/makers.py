@@ -173,13 +173,9 @@ class Makers:
         try:
             directory = privatefile.open_directory(where)
             try:
-                handle = privatefile.open_to_append(name, directory=directory)
+                privatefile.append_line(name, msgspec.json.encode(line), directory=directory)
             finally:
                 os.close(directory)
-            try:
-                os.write(handle, msgspec.json.encode(line) + b"\n")
-            finally:
-                os.close(handle)
         except OSError as error:
             self._failed(error)
             return
