@@ -90,6 +90,34 @@ async def test_a_lost_database_runs_no_request_twice(tmp_path: Path) -> None:
     assert runs_of(tmp_path, "b") == 2
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_success_whose_answer_was_in_memory_alone_is_read_from_its_attempt(
+    tmp_path: Path, is_lost: bool
+) -> None:
+    config = two(tmp_path)
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    asked = NewWork(prompt="x", backend="b", request_id="r")
+    async with engine_in(tmp_path, config, store="sqlite", leaves=True) as engine:
+        begun = await engine.delegate(asked)
+        await until(lambda: engine.snapshot().active[begun.delegation].attempts[0].pid)
+        for one in tmp_path.glob(f"{DATABASE}*") if not is_lost else ():
+            shutil.copy(one, backup)
+        in_the_way = engine.runs.path(begun.delegation) / "answer"
+        in_the_way.mkdir()
+        (tmp_path / "b.goes").touch()
+        found = await ended(engine, begun)
+        assert found.state == "succeeded"
+        assert engine.runs.is_held(begun.delegation)
+    put_back(tmp_path, backup)
+    in_the_way.rmdir()
+    async with engine_in(tmp_path, config, store="sqlite") as engine:
+        found = await ended(engine, await engine.delegate(asked))
+        assert (found.delegation, found.state) == (begun.delegation, "succeeded")
+        assert await engine.text(found) == "answer of b"
+    assert runs_of(tmp_path, "b") == 1
+
+
 async def test_an_attempt_without_any_record_is_ended_before_its_work_continues(
     tmp_path: Path,
 ) -> None:

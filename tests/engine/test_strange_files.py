@@ -1,6 +1,7 @@
 """Links, FIFOs and files without end where the daemon keeps its own files."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
@@ -9,7 +10,9 @@ from tests.support.running_engine import HANG_S, agent, ended, engine_in, settin
 from tests.support.scripts import script
 from tests.transports.programs import is_alive, read_pid, until
 
+from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.engine.requests import NewWork, Unknown
+from fallbackd.engine.runs import MadeFile, Runs
 from fallbackd.engine.ticker import tick
 from fallbackd.transports.process.runner.meeting import EXIT_FILE
 
@@ -99,9 +102,7 @@ async def test_a_file_system_that_hangs_takes_no_thread_of_the_tick(tmp_path: Pa
 
 
 def test_pruning_follows_no_link_out_of_the_run_directories(tmp_path: Path) -> None:
-    from fallbackd.core.ids import DelegationId
     from fallbackd.engine.leftovers import list_directories, tidy_one
-    from fallbackd.engine.runs import Runs
 
     (tmp_path / "other" / "1").mkdir(parents=True)
     (tmp_path / "other" / "1" / ".x.new").touch()
@@ -115,3 +116,32 @@ def test_pruning_follows_no_link_out_of_the_run_directories(tmp_path: Path) -> N
     runs.remove(DelegationId("d2"))
     assert not (tmp_path / "runs" / "d2").is_symlink()
     assert (tmp_path / "other" / "1" / ".x.new").exists()
+
+
+def test_a_line_that_was_cut_short_hides_no_file_that_was_made(tmp_path: Path) -> None:
+    runs, name = Runs(tmp_path / "runs"), DelegationId("d1")
+    runs.create(name, "prompt", b"{}")
+    before, after = (MadeFile(backend=BackendId("a"), id=each) for each in ("one", "two"))
+    runs.note_made(name, before)
+    with (runs.path(name) / "made").open("ab") as file:
+        file.write(b'{"backend":"a')
+    runs.note_made(name, after)
+    assert runs.made(name) == [before, after]
+
+
+def test_held_answers_are_written_once_by_all_who_try(tmp_path: Path) -> None:
+    runs = Runs(tmp_path / "runs")
+    names = [DelegationId(f"d{number}") for number in range(20)]
+    for name in names:
+        runs.create(name, "prompt", b"{}")
+    for name in names:
+        (in_the_way := runs.path(name) / "answer").mkdir()
+        assert not runs.keep_answer(name, f"answer of {name}")
+        in_the_way.rmdir()
+    with ThreadPoolExecutor(8) as threads:
+        tries = [threads.submit(runs.write_held) for _ in range(8)]
+    assert [one.result() for one in tries] == [0] * 8
+    for name in names:
+        kept = runs.read_answer(name)
+        assert kept is not None
+        assert kept.text == f"answer of {name}"

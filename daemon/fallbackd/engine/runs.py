@@ -17,6 +17,7 @@ import os
 import secrets
 import shutil
 import stat
+import threading
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -81,6 +82,7 @@ class Runs:
         """Attempts that no record knows, and that could not be proven gone."""
         self._held: dict[DelegationId, str] = {}
         """Answers that the disk did not take yet. Few: no new work is taken then."""
+        self._writes_held = threading.Lock()
         self._recent: OrderedDict[DelegationId, str] = OrderedDict()
         """Short answers of work that has just ended: a caller waits for each."""
 
@@ -181,21 +183,20 @@ class Runs:
 
     def note_made(self, delegation: DelegationId, made: MadeFile) -> None:
         """Before the file is made: what is not on record is never removed. Raises `OSError`."""
-        handle = privatefile.open_to_append(
-            "made", directory=(folder := privatefile.open_directory(self.path(delegation), names=1))
-        )
-        os.close(folder)
-        with os.fdopen(handle, "ab") as file:
-            file.write(msgspec.json.encode(made) + b"\n")
+        self._append(delegation, "made", msgspec.json.encode(made))
 
     def made(self, delegation: DelegationId) -> list[MadeFile]:
         """What is on record as made for a delegation."""
         try:
             path = self.path(delegation) / "made"
             data = privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES, names=1)
-            return [msgspec.json.decode(line, type=MadeFile) for line in data.splitlines()]
-        except (OSError, msgspec.MsgspecError):
+        except OSError:
             return []
+        found = []
+        for line in data.splitlines():
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                found.append(msgspec.json.decode(line, type=MadeFile))
+        return found
 
     def pass_on_made(self, before: DelegationId, delegation: DelegationId, *, id: str) -> None:
         """A conversation that is continued is kept as long as the last delegation that did."""
@@ -242,19 +243,21 @@ class Runs:
         disk that does not take it does not stop anything: the database has it.
         """
         with suppress(OSError, UnicodeEncodeError):
-            line = msgspec.json.encode(record) + b"\n"
-            place = privatefile.open_directory(self.path(record.delegation), names=1)
-            try:
-                handle = privatefile.open_to_append(RECORD, directory=place)
-            finally:
-                os.close(place)
-            try:
-                os.write(handle, line)
-            finally:
-                os.close(handle)
+            self._append(record.delegation, RECORD, msgspec.json.encode(record))
+
+    def _append(self, delegation: DelegationId, name: str, line: bytes) -> None:
+        place = privatefile.open_directory(self.path(delegation), names=1)
+        try:
+            privatefile.append_line(name, line, directory=place)
+        finally:
+            os.close(place)
 
     def noted_record(self, delegation: DelegationId) -> Delegation | None:
-        """The last one that is whole; None: there is none that can be read."""
+        """
+        The last one that is whole; None: there is none that can be read. A success without its
+        answer does not count: the daemon was killed while the answer was in memory alone. The
+        record before it leads to what the attempt has printed.
+        """
         try:
             path = self.path(delegation) / RECORD
             data = privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES, names=1)
@@ -263,8 +266,17 @@ class Runs:
         for line in reversed(data.splitlines()):
             with suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 found = msgspec.json.decode(line, type=Delegation)
-                return found if found.delegation == delegation else None
+                if found.delegation != delegation:
+                    return None
+                if found.state != "succeeded" or self._has_answer(delegation):
+                    return found
         return None
+
+    def _has_answer(self, delegation: DelegationId) -> bool:
+        try:
+            return stat.S_ISREG(os.lstat(f"{self._directory(delegation)}/answer").st_mode)
+        except OSError:
+            return False
 
     def drop_reserve(self, delegation: DelegationId) -> None:
         """It has ended: what was reserved for an answer that has not come is free again."""
@@ -278,12 +290,13 @@ class Runs:
 
     def write_held(self) -> int:
         """Write what is held. Returns how many answers are held still."""
-        for delegation, text in list(self._held.items()):
-            try:
-                self._write_answer(delegation, text)
-            except OSError:
-                continue
-            del self._held[delegation]
+        with self._writes_held:
+            for delegation, text in list(self._held.items()):
+                try:
+                    self._write_answer(delegation, text)
+                except OSError:
+                    continue
+                self._held.pop(delegation, None)  # its directory may have been removed meanwhile
         return len(self._held)
 
     def _write_answer(self, delegation: DelegationId, text: str) -> None:
