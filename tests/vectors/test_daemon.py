@@ -223,7 +223,9 @@ def kept_with(place: Path, words: str) -> list[Path]:
 async def test_state_is_where_the_environment_says_and_nothing_is_at_home(tmp_path: Path) -> None:
     """Case 002-533."""
     state = tmp_path / "p"
-    config = backend_script(tmp_path / "bin", "a", OK.format(answer="1"))
+    # Of a confined agent the places of its own and of its tools are made, in the home.
+    body = OK.format(answer="1")
+    config = backend_script(tmp_path / "bin", "a", body, more="confine = false")
     async with running(tmp_path, config, env={"XDG_STATE_HOME": str(state)}) as daemon:
         before = everything(daemon.home)
         done = await daemon.client.call(
