@@ -124,3 +124,34 @@ async def test_a_limit_of_the_model_of_a_caller_does_not_lead_to_another_model(
         assert await ask(g, "claude-haiku-4-5") == (200, "claude-haiku-4-5")
         assert set(models(g, "a")) == {"claude-haiku-4-5"}
         assert models(g, "b") == ["claude-haiku-4-5"]
+
+
+def counting_nothing(request: HttpRequest) -> Told:
+    """A host that has `spare` alone, and does not know the call that counts tokens."""
+    is_count = request.url.endswith("count_tokens")
+    return (failing(404) if is_count else having("spare"))(request)
+
+
+async def test_a_fallback_model_is_asked_once_for_a_call_that_its_backend_does_not_know(
+    tmp_path: Path,
+) -> None:
+    backend = told_backend("a", "anthropic-http", model="gone", fallback_model="spare")
+    async with gateway(tmp_path, backend, answers={"a": counting_nothing}) as g:
+        assert await ask(g, "team") == (200, "spare")
+        assert (await ask(g, "team", "/v1/messages/count_tokens"))[0] == 404
+        assert models(g, "a") == ["gone", "spare", "spare"]
+
+
+async def test_behind_a_fallback_model_that_cannot_count_tokens_the_next_backend_counts_them(
+    tmp_path: Path,
+) -> None:
+    backends = (
+        told_backend("a", "anthropic-http", model="gone", fallback_model="spare"),
+        told_backend("b", "anthropic-http"),
+    )
+    answers = {"a": counting_nothing, "b": lambda _: as_json({"input_tokens": 1})}
+    async with gateway(tmp_path, *backends, answers=answers) as g:
+        assert await ask(g, "team") == (200, "spare")
+        assert (await ask(g, "team", "/v1/messages/count_tokens"))[0] == 200
+        assert models(g, "a") == ["gone", "spare", "spare"]
+        assert models(g, "b") == ["m-b"]

@@ -273,6 +273,16 @@ def entry_of(entries: tuple[Entry, ...], chosen: Resolution) -> Entry:
     return structs.replace(named[0], model=chosen.model)
 
 
+def others(entries: tuple[Entry, ...], chosen: Resolution) -> tuple[Entry, ...]:
+    """
+    The entries that are left behind a candidate, fewer wherever one is of its backend: without its
+    own entry, or, where it stands in for a missing model, without all entries of its backend.
+    """
+    same = [one for one in entries if one.backend == chosen.backend]
+    own = [one for one in same if one.model in (None, chosen.model)][:1] or same
+    return tuple(one for one in entries if one not in own)
+
+
 def why_not_first(chosen: Resolution) -> str:
     """The reason why the first candidate is out of rotation; empty: it is not."""
     first = next(iter(chosen.candidates), None)

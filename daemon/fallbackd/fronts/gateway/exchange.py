@@ -163,7 +163,7 @@ class Exchange:
                 raise
             if failed is None:
                 return True
-            left = tuple(one for one in left if one != entry)
+            left = choosing.others(left, chosen)
             before = last
             last = answers.to_be_told(before, failed)
             answer = await self._reported(failed, chosen, reported)
