@@ -40,7 +40,7 @@ from fallbackd.fronts.gateway.answers import (
 )
 from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.encodings import Body
-from fallbackd.fronts.gateway.makers import Makers, named_by_key
+from fallbackd.fronts.gateway.makers import Maker, Makers, named_by_key
 from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, OutwardCall, next_hop
 from fallbackd.fronts.gateway.patience import Impatience, patience_with, waits_s
 from fallbackd.fronts.gateway.pauses import Pauses
@@ -164,10 +164,12 @@ class Exchange:
             if failed is None:
                 return True
             left = choosing.others(left, chosen)
-            before = last
-            last = answers.to_be_told(before, failed)
             answer = await self._reported(failed, chosen, reported)
             asks = reported.asks
+            if self._may_have_begun:
+                await self._unfinished(failed, asks, answer)
+            before = last
+            last = answers.to_be_told(before, failed)
             if answer is None:  # the others are asked, as if it were no part of the chain
                 if self._stays or not left:
                     break
@@ -179,8 +181,7 @@ class Exchange:
                 continue
             reason = Reason.UNKNOWN if answer.failure is None else answer.failure.reason
             last = answers.to_be_told(before, structs.replace(failed, reason=reason))
-            is_final = reason in answers.FINAL or self._may_have_begun
-            if answer.next is None or is_final or self._stays:
+            if answer.next is None or reason in answers.FINAL or self._stays:
                 await give_back(self._engine, asks, answer)
                 retry_at = answer.retry_at
                 break
@@ -318,6 +319,20 @@ class Exchange:
         self._passed_over = (*self._passed_over, verdict)
         return None
 
+    async def _unfinished(
+        self, failed: NotAnswered, asks: Mapping[str, Any], answer: ReportAnswer | None
+    ) -> None:
+        """
+        Raises:
+            Refusal: Always; whatever can be waited for, the request must not be sent again then.
+        """
+        why = failed.evidence.text
+        if answer is not None:
+            await give_back(self._engine, asks, answer)
+            if answer.failure is not None:
+                why = answer.failure.evidence
+        raise answers.unfinished(self._engine.world.redact(why))
+
     def _note_failure(self, chosen: Resolution, answer: ReportAnswer) -> None:
         reason = "" if answer.failure is None else answer.failure.reason.value
         self._reason = self._reason or reason
@@ -409,7 +424,7 @@ class Exchange:
         self._record.note(
             "Asked", f"{text} with: {self._repaired}" if self._repaired else text, at=at
         )
-        self._makers.keep(self._key, entry.backend, chosen.credential)
+        bound = self._makers.bind(self._key, entry.backend, chosen.credential)
         passed = await self._pass_on(request)
         if call.translation is not None:
             passed = TranslatedAnswer(passed, call.translation, at=at)
@@ -429,7 +444,7 @@ class Exchange:
             await passed.aclose()
         if isinstance(done, NotAnswered):
             if self._asked.acts:
-                self._not_done(done, entry.backend)
+                self._not_done(done, entry.backend, bound)
             return done
         at = self._engine.clock.now()
         self._record.answered(entry.backend, call.model, done.usage, at=at)
@@ -440,11 +455,11 @@ class Exchange:
         is_stored = self._asked.is_stored
         self._makers.keep(response, backend, credential, is_stored=is_stored)
 
-    def _not_done(self, failed: NotAnswered, backend: BackendId) -> None:
+    def _not_done(self, failed: NotAnswered, backend: BackendId, bound: Maker | None) -> None:
         """Of a request that acts: it is sent again only where it was certainly not begun."""
         self._may_have_begun = answers.may_have_begun(failed.evidence)
         if not self._may_have_begun:
-            self._makers.forget(self._key)
+            self._makers.free(self._key, bound)
             return
         text = f"not sent again: {backend} may have begun what the request asks for"
         self._record.note("Held", text, at=self._engine.clock.now())
@@ -514,8 +529,6 @@ class Exchange:
             await self._caller.begin(AnswerHead(status=status, headers=headers))
             await self._caller.send(last.body)
             return
-        if last is not None and self._may_have_begun:
-            raise answers.unfinished(self._engine.world.redact(last.evidence.text))
         if last is None:
             text = "no backend is available now" if wait_s else "no backend can be used"
         else:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import structlog
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry
@@ -106,6 +106,27 @@ class Makers:
     def forget(self, response: str) -> None:
         if self._kept.pop(response, None) is not None:
             self._write(_Line(response))
+
+    def bind(self, key: str, backend: BackendId, credential: str | None) -> Maker | None:
+        """
+        Record which account is sent the request with this key.
+
+        Returns:
+            What `free` needs; None: the request has no key, or another call has sent it before.
+        """
+        if not key:
+            return None
+        known = self._kept.get(key)
+        if known is not None:  # a copy, which the call that has bound the key cannot free
+            self._kept[key] = structs.replace(known)
+            return None
+        self.keep(key, backend, credential)
+        return self._kept[key]
+
+    def free(self, key: str, bound: Maker | None) -> None:
+        """Forget a key whose request was not begun, unless another call has used it since."""
+        if bound is not None and self._kept.get(key) is bound:
+            self.forget(key)
 
     def fitting(
         self,
