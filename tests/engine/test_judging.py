@@ -29,3 +29,10 @@ async def test_an_ordinary_error_is_judged_at_once_and_a_large_one_beside(
 async def test_a_long_text_is_judged_beside() -> None:
     found = await off_the_loop(Evidence(text="x" * (LARGE_CHARS + 1)), threading.get_ident)
     assert found != threading.get_ident()
+
+
+async def test_an_error_that_is_compared_with_a_long_request_is_judged_beside() -> None:
+    here = await off_the_loop(Evidence(text="no"), threading.get_ident, beside=LARGE_CHARS)
+    assert here == threading.get_ident()
+    found = await off_the_loop(Evidence(text="no"), threading.get_ident, beside=LARGE_CHARS + 1)
+    assert found != threading.get_ident()

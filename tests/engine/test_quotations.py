@@ -31,6 +31,52 @@ def test_what_a_provider_repeats_of_the_prompt_is_left_out(evidence: str, kept: 
     assert found.evidence == kept
 
 
+LONG = " ".join(f"word{number} of a long story" for number in range(40))
+
+
+@pytest.mark.parametrize(
+    ("evidence", "kept"),
+    [
+        (f"no {LONG[100:300]}, in input", "no […], in input"),
+        ('bad value "word7 of a long" at 12', 'bad value "[…]" at 12'),
+        ("near: word7 of a lo...", "near: […]..."),
+        ("at [word9 of a long story word10]", "at [[…]]"),
+        ("no word7 of a long story for you", "no word7 of a long story for you"),
+    ],
+)
+def test_a_part_of_the_prompt_is_a_quotation_where_it_is_long_or_stands_apart(
+    evidence: str, kept: str
+) -> None:
+    found = without_quotations(failure(evidence), LONG)
+    assert found is not None
+    assert found.evidence == kept
+
+
+def test_every_line_and_every_sentence_of_the_prompt_is_a_quotation() -> None:
+    asked = "First I went home. Then I slept!\nx = 1\ny = x + 2\n" + LONG
+    text = "oops First I went home. and Then I slept! and x = 1\ny = x + 2 too, First I went home"
+    found = without_quotations(failure(text), asked)
+    assert found is not None
+    assert found.evidence == "oops […] and […] and […] too, […]"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Your account has exceeded the current quota, please check your plan and billing details",
+        "Rate limit reached for this model in your organization, please try again in 20s.",
+    ],
+)
+def test_a_provider_keeps_its_own_words_where_the_prompt_has_some_of_them(said: str) -> None:
+    asked = (
+        "Please write docs: the current quota, please check your plan before you begin, and why a"
+        " rate limit reached for this model in your organization, please try again later"
+    )
+    found = without_quotations(failure(said), asked)
+    assert found is not None
+    assert found.evidence == said
+
+
 def test_of_a_request_the_words_count_and_no_names() -> None:
     body = b'{"model":"gpt-5.2-codex-max","messages":[{"role":"user","content":"my long diary"}]}'
     assert texts_in(body) == "my long diary"

@@ -117,7 +117,11 @@ async def _failure(
     found = None
     if evidence is not None:
         judging = partial(judged, engine, evidence, backend=backend)
-        found = await off_the_loop(evidence, lambda: without_quotations(judging(), texts_in(asked)))
+        found = await off_the_loop(
+            evidence,
+            lambda: without_quotations(judging(), texts_in(asked)),
+            beside=len(asked or b""),
+        )
     return found or make_failure(
         Reason.UNKNOWN,
         now=engine.clock.now(),

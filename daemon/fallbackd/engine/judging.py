@@ -1,6 +1,9 @@
 """How an attempt that ended without an answer is judged."""
 
+import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.to_thread
@@ -68,9 +71,14 @@ LARGE_CHARS = 16_384
 _T = TypeVar("_T")
 
 
-async def off_the_loop(evidence: Evidence, judging: Callable[[], _T]) -> _T:
-    """Judge in a thread what takes long to read: other callers are answered meanwhile."""
-    is_large = len(evidence.text) > LARGE_CHARS or _is_large(evidence.body)
+async def off_the_loop(evidence: Evidence, judging: Callable[[], _T], *, beside: int = 0) -> _T:
+    """
+    Judge in a thread what takes long to read: other callers are answered meanwhile.
+
+    Args:
+        beside: The length of a request that is read with it.
+    """
+    is_large = max(len(evidence.text), beside) > LARGE_CHARS or _is_large(evidence.body)
     return await anyio.to_thread.run_sync(judging) if is_large else judging()
 
 
@@ -140,29 +148,89 @@ def _concealed_value(value: Any, conceal: Callable[[str], str], depth: int) -> A
 
 QUOTED_CHARS = 12
 """So much of a prompt is a quotation; what is shorter may be a word of the provider's own."""
+LONG_CHARS = 80
+"""So much is a quotation wherever it stands: no sentence that providers use is as long."""
 MAX_ASKED_CHARS = 4 * 1024 * 1024
+_APART = re.compile(r"""[:='"`“”‘’«»()\[\]{}<>\\…\n]|\.\.+|[.!?]\s""")
+"""Ends what an error quotes."""
+_SENTENCE_END = re.compile(r"[.!?\r\n](?:\s+|(?<=[\r\n]))")
+_Spans = Iterator[tuple[int, int]]
 
 
 def without_quotations(failure: Failure | None, asked: str) -> Failure | None:
-    """Some providers repeat in an error what they were asked. That is kept nowhere."""
+    """
+    Remove what a provider repeats of the prompt in its error: whole sentences and lines of the
+    prompt, parts of it that the error sets apart, and long parts anywhere. A few words that are in
+    both may be the provider's own.
+
+    The time grows with the length of the prompt: it is searched for a bounded number of pieces,
+    since evidence is short.
+    """
     if failure is None or not asked:
         return failure
     if len(asked) > MAX_ASKED_CHARS:
         return structs.replace(failure, evidence="")
-    text, asked = failure.evidence, " ".join(asked.split())
+    sentences = list(_sentences_of(asked))
+    pairs = map(" ".join, pairwise(sentences))  # one alone can be too short to be a quotation
+    text, flat = failure.evidence, " ".join(sentences)
     plain = "".join(" " if one.isspace() else one for one in text)
-    kept, at = [], 0
-    while at < len(text):
-        size = QUOTED_CHARS
-        if plain[at : at + size] not in asked or at + size > len(text):
-            kept.append(text[at])
-            at += 1
-            continue
-        while at + size < len(text) and plain[at : at + size + 1] in asked:
-            size += 1
-        kept.append("[…]")
-        at += size
-    return structs.replace(failure, evidence="".join(kept))
+    spans = (
+        *_set_apart(text, plain, flat),
+        *_whole(plain, {flat, *sentences, *pairs}),
+        *_long(plain, flat),
+    )
+    kept: list[str] = []
+    at = 0
+    for start, end in sorted(spans):
+        if end > at and (not kept or plain[at:start].strip()):
+            kept += [text[at:start], "[…]"]
+        at = max(at, end)
+    return structs.replace(failure, evidence="".join((*kept, text[at:])))
+
+
+def _set_apart(text: str, plain: str, flat: str) -> _Spans:
+    ends = [(0, 0), *(one.span() for one in _APART.finditer(text)), (len(text), len(text))]
+    for (_, before), (after, _) in pairwise(ends):
+        piece = plain[before:after].strip(" ,;.!?")
+        if len(piece) >= QUOTED_CHARS and piece in flat:
+            start = plain.index(piece, before)
+            yield start, start + len(piece)
+
+
+def _whole(plain: str, sentences: set[str]) -> _Spans:
+    for sentence in sentences:
+        for one in (sentence, sentence.rstrip(".!?")):
+            start = plain.find(one) if len(one) >= QUOTED_CHARS else -1
+            while start >= 0:
+                yield start, start + len(one)
+                start = plain.find(one, start + len(one))
+
+
+def _sentences_of(asked: str) -> Iterator[str]:
+    """Sentences and lines, each without the blanks in it."""
+    at = 0
+    # One by one, since no other thread runs while a long text is split as a whole.
+    for end in chain((one.end() for one in _SENTENCE_END.finditer(asked)), (len(asked),)):
+        if sentence := " ".join(asked[at:end].split()):
+            yield sentence
+        at = end
+
+
+def _long(plain: str, flat: str) -> _Spans:
+    """Each has a whole block of half the length in it, wherever it begins."""
+    block, end = LONG_CHARS // 2, 0
+    for at in range(0, len(plain) - block + 1, block):
+        if at + block > end and plain[at : at + block] in flat:
+            start, end = _grown(plain, at, flat)
+            if end - start >= LONG_CHARS:
+                yield start, end
+
+
+def _grown(plain: str, at: int, flat: str) -> tuple[int, int]:
+    """The longest part from there on that is in the prompt, then with what is before it."""
+    ends = range(at + 1, len(plain) + 1)
+    end = at + bisect_left(ends, True, key=lambda end: plain[at:end] not in flat)
+    return bisect_left(range(at), True, key=lambda start: plain[start:end] in flat), end
 
 
 def texts_in(body: bytes | None) -> str:

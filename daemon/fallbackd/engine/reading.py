@@ -283,7 +283,9 @@ class Reader:
             model=host.world.taught.model(),
         )
         prompt = self._prepared.prompt or ""
-        return await off_the_loop(evidence, lambda: without_quotations(judging(), prompt))
+        return await off_the_loop(
+            evidence, lambda: without_quotations(judging(), prompt), beside=len(prompt)
+        )
 
     def _of_attempt(self, usage: Usage) -> Usage:
         """What this attempt used of a conversation whose totals its program reports."""
