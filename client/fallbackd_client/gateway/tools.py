@@ -56,6 +56,7 @@ class Tool:
             another way than `part` does. Raises `Unreadable` where it cannot be had.
         api: In which it asks.
         names_models: Its settings name each model that it offers.
+        others: Changes of its other files, by environment.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Tool:
         token: Callable[[str], str | Command | None],
         api: str,
         names_models: bool = False,
+        others: Callable[[Mapping[str, str]], list[Part]] = lambda _: [],
     ) -> None:
         self.name = name
         self.file = file
@@ -76,6 +78,7 @@ class Tool:
         self.token = token
         self.api = api
         self.names_models = names_models
+        self.others = others
 
 
 def _text_of(path: str) -> str:
@@ -328,6 +331,38 @@ def _gemini(path: str, gateway: Gateway) -> Part:
     return Part(path, f"{url}\n{_GEMINI_KEY}=…", put=put, take=take, hides=_GEMINI_KEY)
 
 
+_GEMINI_AUTH, _BY_KEY = ("security", "auth", "selectedType"), "gemini-api-key"
+
+
+def _gemini_login(environ: Mapping[str, str]) -> list[Part]:
+    """
+    The way of logging in that uses the key. Without a terminal gemini asks nothing: it ends where
+    none is chosen, and goes past the gateway where a Google account is. With it taken out again,
+    gemini asks at its next start.
+    """
+    path = os.path.join(os.path.dirname(_gemini_file(environ)), "settings.json")
+    return [
+        Part(
+            path,
+            json.dumps({"security": {"auth": {"selectedType": _BY_KEY}}}, indent=2),
+            put=lambda text: jsonc.with_member(text, _GEMINI_AUTH, _BY_KEY),
+            take=lambda text: (
+                jsonc.without_member(text, _GEMINI_AUTH) if logs_in_by_key(text) else text
+            ),
+        )
+    ]
+
+
+def logs_in_by_key(settings: str) -> bool:
+    """
+    Whether gemini's `settings.json` chooses the key.
+
+    Raises:
+        Unreadable: The text cannot be understood.
+    """
+    return bool(_at(jsonc.load(settings), *_GEMINI_AUTH) == _BY_KEY)
+
+
 def _gemini_port(text: str) -> int | None:
     if f"# {_HEAD}: begin" not in text:
         return None
@@ -370,6 +405,7 @@ TOOLS: Mapping[str, Tool] = {
             port=_gemini_port,
             token=_gemini_token,
             api="generate_content",
+            others=_gemini_login,
         ),
         Tool(
             "opencode",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fallbackd_client.gateway.tools import TOOLS, Gateway
+from fallbackd_client.gateway.tools import TOOLS, Gateway, logs_in_by_key
 from fallbackd_client.settings.editing import Command, Part, edits
 from fallbackd_client.settings.jsonc import Unreadable
 
@@ -200,3 +200,17 @@ def test_the_token_of_gemini_stands_in_no_file_that_others_can_read(tmp_path: Pa
     (edit,) = edits([part], undo=False)
     assert "GEMINI_API_KEY=the-token" in edit.after
     assert "the-token" not in part.snippet + edit.diff()
+
+
+@pytest.mark.parametrize(
+    "before", ["", '{"security": {"auth": {"selectedType": "oauth-personal"}}, "theme": "dark"}']
+)
+def test_gemini_is_told_to_log_in_by_the_key_and_keeps_its_other_settings(before: str) -> None:
+    [part] = TOOLS["gemini"].others({"HOME": "/home/me"})
+    assert part.path == "/home/me/.gemini/settings.json"
+    after = part.put(before)
+    assert logs_in_by_key(after)
+    kept = json.loads(part.take(after) or "{}")
+    assert kept == ({} if not before else {"theme": "dark"})
+    own = '{"security": {"auth": {"selectedType": "vertex-ai"}}}'
+    assert part.take(own) == own  # it is not ours

@@ -125,9 +125,9 @@ def _setup(args: argparse.Namespace, client: Client) -> int:
         port = _configured(client)["port"]
         models = _served(client, port) if tool.names_models else ()
         gateway = Gateway(port, token=token, token_file=_token_file(client), models=models)
-    part = tool.part(tool.file(os.environ), gateway)
+    parts = [tool.part(tool.file(os.environ), gateway), *tool.others(os.environ)]
     shown = f"fallbackd-client gateway setup {args.tool} --print"
-    return change(args, args.tool, [part], undo=args.undo, shown_by=shown)
+    return change(args, args.tool, parts, undo=args.undo, shown_by=shown)
 
 
 def _configured(client: Client) -> dict[str, Json]:

@@ -18,6 +18,7 @@ from fallbackd_client.gateway.asking import (
     unanswered,
 )
 from fallbackd_client.gateway.tools import TOOLS
+from fallbackd_client.settings import jsonc
 from fallbackd_client.settings.editing import Command
 from fallbackd_client.settings.jsonc import Unreadable
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
     from fallbackd_client.gateway.tools import Tool
+    from fallbackd_client.settings.editing import Part
 
 _ANSWER_S = 5.0
 _TOKEN = re.compile(r"[!-~]{1,4096}")
@@ -145,7 +147,12 @@ def _as_set_up(machine: Machine, port: int, tool: Tool, text: str) -> Finding | 
     """What a call would meet that is made as `gateway setup` has written it for this program."""
     try:
         token = _token(machine, tool, text)
-        if token is None or serves(port, token, api=tool.api):
+        if token is None:
+            return None
+        missing = [one for one in tool.others(machine.environ) if _changes(machine, one)]
+        if missing:
+            raise Unreadable(f"{missing[0].path} does not choose the key that its settings hold")
+        if serves(port, token, api=tool.api):
             return None
     except WrongToken:
         wrong = "its settings hold another token than the gateway's"
@@ -157,6 +164,15 @@ def _as_set_up(machine: Machine, port: int, tool: Tool, text: str) -> Finding | 
         return Finding("gateway", WARNING, f"{what}; {fix}")
     what = f"{tool.name} cannot ask the gateway: {wrong}"
     return Finding("gateway", ERROR, what, _set_up(tool))
+
+
+def _changes(machine: Machine, part: Part) -> bool:
+    """
+    Raises:
+        Unreadable: The file cannot be understood.
+    """
+    text = machine.read(part.path) or ""
+    return bool(jsonc.load(part.put(text)) != jsonc.load(text))
 
 
 def _token(machine: Machine, tool: Tool, text: str) -> str | None:

@@ -54,6 +54,8 @@ def set_up(home: Home, tool: str, port: int) -> None:
     command = Command(str(printer), ["gateway", "token"])
     gateway = Gateway(port, token=command, token_file=token_file)
     home.write(Path(path), one.part(path, gateway).put(""))
+    for other in one.others(home.environ):
+        home.write(Path(other.path), other.put(""))
 
 
 def test_a_gateway_that_is_off_and_asked_by_no_program_is_well(tmp_path: Path) -> None:
@@ -285,3 +287,15 @@ def test_a_program_that_asks_another_port_is_named_with_its_fix(tmp_path: Path, 
     ((_, what, fix),) = look(home, {})
     assert "which is off" in what
     assert fix == f"fallbackd-client gateway setup {tool} --undo --yes"
+
+
+def test_gemini_that_is_set_up_and_logs_in_in_another_way_is_an_error(tmp_path: Path) -> None:
+    home = with_token(tmp_path)
+    with listening(models=["team"]) as port:
+        set_up(home, "gemini", port)
+        settings = home.path / ".gemini" / "settings.json"
+        settings.write_text('{"security": {"auth": {"selectedType": "oauth-personal"}}}')
+        ((level, what, fix),) = look(home, {"enabled": True, "port": port})
+    assert level == "error"
+    assert "settings.json does not choose the key" in what
+    assert fix == "fallbackd-client gateway setup gemini --yes"
