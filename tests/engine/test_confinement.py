@@ -13,6 +13,7 @@ from fallbackd.backends.toolchains import TOOLCHAINS
 from fallbackd.config.load import load
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import CommandLine, Confinement, HttpRequest, ServedPrompt, Work
+from fallbackd.core.routing.candidates import shell_of
 from fallbackd.engine import starting
 from fallbackd.engine.confinement import confined, confinement_of, with_own_roots
 from fallbackd.engine.environment import Settings, World
@@ -244,6 +245,9 @@ SHELL = 'shell = "confined"\n'
         (f"[roles.builder]\n{SHELL}", "builder", "confined"),
         (f"[roles.builder]\n{SHELL}", None, "own"),
         (f'[roles.builder]\nshell = "own"\n[defaults]\n{SHELL}', "builder", "own"),
+        (f'[roles.builder]\nshell = "own"\n[defaults]\n{SHELL}', "Builder-Agent", "own"),
+        (f"[roles.builder]\n{SHELL}", "Builder-Agent", "confined"),
+        (f"[roles.builder]\n{SHELL}", "nameless", "own"),
         (f"[defaults]\nconfine = false\n{SHELL}", None, "own"),
         (f"[backends.claude]\nconfine = false\n{SHELL}", None, "own"),
     ],
@@ -252,13 +256,13 @@ def test_the_role_then_the_backend_then_the_defaults_say_whether_commands_ask(
     more: str, role: str | None, shell: str
 ) -> None:
     policy = settings(more).policy
-    assert policy.shell_of(policy.backends[BackendId("claude")], role) == shell
+    assert shell_of(policy, policy.backends[BackendId("claude")], role) == shell
 
 
 @pytest.mark.parametrize("abi", [0, WHOLE_ABI - 1])
 def test_a_kernel_that_does_not_confine_wholly_runs_no_command_unasked(abi: int) -> None:
     policy = settings(f"[defaults]\n{SHELL}", abi=abi).policy
-    assert policy.shell_of(policy.backends[BackendId("claude")], None) == "own"
+    assert shell_of(policy, policy.backends[BackendId("claude")], None) == "own"
 
 
 @pytest.mark.parametrize(

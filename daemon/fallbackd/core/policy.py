@@ -324,13 +324,6 @@ class Policy(Struct, frozen=True, kw_only=True, dict=True):
         """Whether its program is to be confined, as far as the kernel can."""
         return self.wants_confined(backend) and self.kernel_confines != "no"
 
-    def shell_of(self, backend: Backend, role: str | None) -> Shell:
-        """`confined` only where the kernel confines the backend wholly."""
-        of_role = self.roles.get(role) if role is not None else None
-        wanted = of_role.shell if of_role is not None and of_role.shell else backend.shell
-        is_held = self.kernel_confines == "yes" and self.confines(backend)
-        return (wanted or self.defaults.shell) if is_held else "own"
-
     def wants_confined(self, backend: Backend) -> bool:
         """Whether the configuration asks for it."""
         return self.defaults.confine if backend.confine is None else backend.confine

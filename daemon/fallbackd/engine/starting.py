@@ -15,6 +15,7 @@ from fallbackd.core.effects import StartAttempt
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
+from fallbackd.core.routing.candidates import shell_of
 from fallbackd.core.watch import Watch
 from fallbackd.core.work.resumption import CONTINUE, not_resumed
 from fallbackd.engine.carrying import GivenPast, carried, on_record, place_of
@@ -227,7 +228,7 @@ def cannot_start(
 def _runs_commands(host: LiveHost, order: StartAttempt, role: str | None) -> bool:
     policy = host.settings.policy
     backend = find_backend(policy, order.backend)
-    return backend is not None and policy.shell_of(backend, role) == "confined"
+    return backend is not None and shell_of(policy, backend, role) == "confined"
 
 
 def _texts(world: World, kind: BackendKind, environ: Mapping[str, str]) -> dict[str, str]:

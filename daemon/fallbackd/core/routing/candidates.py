@@ -4,7 +4,7 @@ from msgspec import structs
 
 from fallbackd.core.computed import once
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import Entry, Policy, Role
+from fallbackd.core.policy import Backend, Entry, Policy, Role, Shell
 from fallbackd.core.records import Session
 from fallbackd.core.routing.tiers import labelled
 
@@ -94,6 +94,14 @@ def find_role(policy: Policy, name: str) -> Role | None:
     wanted = _normalised(name)
     found = [role for key, role in policy.roles.items() if _normalised(key) == wanted]
     return found[0] if len(found) == 1 else None
+
+
+def shell_of(policy: Policy, backend: Backend, role: str | None) -> Shell:
+    """`confined` only where the kernel confines the backend wholly."""
+    of_role = None if role is None else find_role(policy, role)
+    wanted = of_role.shell if of_role is not None and of_role.shell else backend.shell
+    is_held = policy.kernel_confines == "yes" and policy.confines(backend)
+    return (wanted or policy.defaults.shell) if is_held else "own"
 
 
 def _normalised(name: str) -> str:
