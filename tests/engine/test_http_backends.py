@@ -310,3 +310,29 @@ async def test_a_refusal_that_its_repair_does_not_end_goes_to_the_next_backend(
         async with engine_for(tmp_path, config) as engine:
             found = await work(engine, backend="a")
             assert tried(found) == [("a", "format_error"), ("a", "format_error"), ("b", None)]
+
+
+async def test_a_repair_that_changes_nothing_is_none(tmp_path: Path) -> None:
+    said = "Unsupported parameter: 'max_tokens'. Unsupported parameter: 'max_completion_tokens'."
+    async with provider() as p:
+        p.behave("a", "refuse", message=said)
+        one = api(p, "a", mode="chat_completions")
+        one = structs.replace(one, options=structs.replace(one.options, max_output_tokens=77))
+        async with engine_for(tmp_path, settings(one, api(p, "b"))) as engine:
+            assert tried(await work(engine, backend="a")) == [("a", "format_error"), ("b", None)]
+
+
+async def test_a_repair_without_success_is_not_kept_for_the_next_delegation(
+    tmp_path: Path,
+) -> None:
+    said = "Unsupported parameter: 'max_tokens' is not supported with this model."
+    async with provider() as p:
+        p.behave("a", "refuse", message=said)
+        one = api(p, "a", mode="chat_completions")
+        one = structs.replace(one, options=structs.replace(one.options, max_output_tokens=77))
+        async with engine_for(tmp_path, settings(one, api(p, "b"))) as engine:
+            for _ in range(2):
+                found = await work(engine, backend="a")
+                assert tried(found)[-1] == ("b", None)
+            sent = ["max_tokens" in call.body for call in p.calls("a")]
+            assert sent == [True, False, True, False]

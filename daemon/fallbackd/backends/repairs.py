@@ -60,6 +60,13 @@ class Repair(Struct, frozen=True, kw_only=True):
         pair = (self.name, self.to) if self.act in ("rename", "role") else (self.name,)
         return (self.act, *sorted(pair))
 
+    @property
+    def reverse(self) -> "Repair":
+        """The repair that restores what this one has replaced; itself, where none does."""
+        if self.act not in ("rename", "role"):
+            return self
+        return structs.replace(self, name=self.to, to=self.name)
+
     def __str__(self) -> str:
         match self.act:
             case "rename" | "lower" | "role":
@@ -493,15 +500,15 @@ def proposed(
     A refused request as it may be answered, and what was changed; nothing: no repair is known.
 
     Args:
-        without: Repairs that were tried already.
+        without: Repairs that were tried already. None of them is made again or reversed.
     """
     if evidence.answered or not _is_refusal(evidence):
         return request, ()
     said = "\n".join(islice(_said(evidence), _MOST_SAID))[: 4 * _MOST_CHARS]
     for row in _ROWS:
-        found = dict.fromkeys(one for one in row(said, request.mode) if one not in without)
-        made, done = applied(found, request)
-        if done:
+        found = dict.fromkeys(row(said, request.mode))
+        made, done = applied((one for one in found if not {one, one.reverse} & without), request)
+        if made != request:
             return made, done
     return request, ()
 

@@ -361,6 +361,8 @@ class Reader:
                     usage=usage,
                     gone=exit.gone,
                 )
+            if live.repairs is not None:
+                live.repairs.keep()
             name = self._prepared.delegation.delegation
             self._teller.ended(outcome.text)
             if not await anyio.to_thread.run_sync(host.runs.keep_answer, name, outcome.text):

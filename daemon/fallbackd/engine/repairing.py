@@ -13,12 +13,14 @@ from msgspec import Struct, structs
 from fallbackd.backends import http_calls
 from fallbackd.backends.repairs import Repair, Sendable, applied, proposed, without_known
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.core.ids import BackendId
+from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.protocol import Call, Evidence, HttpRequest
 from fallbackd.engine.environment import Settings
 
+MOST = 6
+"""Repairs of one request to one account: each is a further request."""
 KEPT = 1000
-"""Models, and conversations."""
+"""Models and conversations; and delegations whose repairs are being tried."""
 MAX_FOREIGN = 20_000
 """Pieces of reasoning that one account has refused."""
 
@@ -38,6 +40,7 @@ class KnownRepairs:
         self._settings: Settings | None = None
         self._kept: OrderedDict[Asked, dict[tuple[str, ...], Repair]] = OrderedDict()
         self._foreign: dict[tuple[BackendId, str | None], OrderedDict[bytes, None]] = {}
+        self._tried: OrderedDict[tuple[DelegationId, Asked], tuple[Repair, ...]] = OrderedDict()
 
     def prepared(
         self, settings: Settings, asked: Asked, request: Sendable
@@ -86,6 +89,19 @@ class KnownRepairs:
             while len(known) > MAX_FOREIGN:
                 known.popitem(last=False)
 
+    def tried_by(self, delegation: DelegationId, asked: Asked) -> tuple[Repair, ...]:
+        """The repairs that its attempts have made so far, in their order."""
+        return self._tried.get((delegation, asked), ())
+
+    def note_tried(
+        self, delegation: DelegationId, asked: Asked, repairs: tuple[Repair, ...]
+    ) -> None:
+        self._tried.pop((delegation, asked), None)
+        if repairs:
+            self._tried[delegation, asked] = repairs
+        while len(self._tried) > KEPT:
+            self._tried.popitem(last=False)
+
     def _follow(self, settings: Settings) -> None:
         if settings is not self._settings:
             self._settings = settings
@@ -98,18 +114,32 @@ def _of_model(asked: Asked) -> Asked:
 
 
 class AttemptRepairs(Struct, frozen=True, kw_only=True):
-    """The same for the request of one attempt of a delegation."""
+    """
+    The repairs of the request of one attempt of a delegation, made of what is known and of what
+    the attempts before it have tried.
+    """
 
     known: KnownRepairs
     settings: Settings
+    delegation: DelegationId
     asked: Asked
     request: Sendable
+    made: tuple[Repair, ...]
 
     def learn(self, evidence: Evidence) -> tuple[Repair, ...]:
-        """Keep the repairs with which the next attempt may be answered."""
-        _, repairs = proposed(evidence, self.request)
-        self.known.keep(self.settings, self.asked, repairs)
+        """Note the repairs for the next attempt; empty: nothing that is untried would help."""
+        tried = self.known.tried_by(self.delegation, self.asked)
+        if len(tried) >= MOST:
+            return ()
+        _, repairs = proposed(evidence, self.request, without=frozenset(tried))
+        if repairs:
+            self.known.note_tried(self.delegation, self.asked, (*tried, *repairs))
         return repairs
+
+    def keep(self) -> None:
+        """The attempt was answered: the same is done for later requests at once."""
+        self.known.note_tried(self.delegation, self.asked, ())
+        self.known.keep(self.settings, self.asked, self.made, self.request.foreign)
 
 
 def repaired(
@@ -120,12 +150,21 @@ def repaired(
     known: KnownRepairs,
     settings: Settings,
     asked: Asked,
+    delegation: DelegationId,
 ) -> tuple[Call, AttemptRepairs | None]:
-    """The request of an attempt without what its backend is known to refuse."""
+    """The request of an attempt without what its backend is known to refuse, or has refused."""
     if not isinstance(call, HttpRequest) or kind.endpoint is None:
         return call, None
     mode = http_calls.mode_of(kind.endpoint, structs.replace(options, model=asked.model))
     request = Sendable(mode=mode, body=call.body, headers=call.headers)
-    request, _ = known.prepared(settings, asked, request)
-    repairs = AttemptRepairs(known=known, settings=settings, asked=asked, request=request)
+    request, made = known.prepared(settings, asked, request)
+    request, again = applied(known.tried_by(delegation, asked), request)
+    repairs = AttemptRepairs(
+        known=known,
+        settings=settings,
+        delegation=delegation,
+        asked=asked,
+        request=request,
+        made=(*made, *again),
+    )
     return structs.replace(call, body=request.body, headers=request.headers), repairs

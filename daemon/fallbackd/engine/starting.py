@@ -191,9 +191,16 @@ def _call(
         backend=order.backend,
         model=order.model or options.model,
         credential=order.credential,
+        session=delegation.session,
     )
     call, live.repairs = repaired(
-        call, kind, options, known=host.repairs, settings=host.settings, asked=asked
+        call,
+        kind,
+        options,
+        known=host.repairs,
+        settings=host.settings,
+        asked=asked,
+        delegation=delegation.delegation,
     )
     call = carrying(call, credential, options)
     call = keeping(call, own_login(host.settings, world.kinds, order.backend))

@@ -4,11 +4,8 @@ from fallbackd.backends.repairs import Repair, proposed
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import Evidence
 from fallbackd.engine.api import Engine
-from fallbackd.engine.repairing import Asked
+from fallbackd.engine.repairing import MOST, Asked
 from fallbackd.fronts.gateway.outgoing import OutwardCall
-
-MOST = 6
-"""Repairs of one call: each is a further request."""
 
 
 class RepairedCall:
