@@ -263,6 +263,18 @@ async def test_a_body_without_room_is_refused_and_leaves_the_queue(
     assert await room.take(2 * SHORT_BYTES) == 2 * SHORT_BYTES
 
 
+async def test_a_caller_who_leaves_while_room_is_given_back_takes_none() -> None:
+    room = BodyRoom(4 * SHORT_BYTES)
+    taken = await room.take(4 * SHORT_BYTES)
+    waiting = asyncio.create_task(room.take(3 * SHORT_BYTES))
+    await anyio.wait_all_tasks_blocked()
+    waiting.cancel()
+    room.give(taken)
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await room.take(4 * SHORT_BYTES) == 4 * SHORT_BYTES
+
+
 async def test_the_room_of_a_body_is_given_back_with_its_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections import deque
+from contextlib import suppress
 
 import anyio
 from msgspec import Struct
@@ -61,7 +62,8 @@ class BodyRoom:
             if turn.done() and not turn.cancelled():
                 self.give(size)
             else:
-                self._waiting.remove((size, turn))
+                with suppress(ValueError):  # it was left out when its turn came
+                    self._waiting.remove((size, turn))
                 self._next()
             raise
         return size
