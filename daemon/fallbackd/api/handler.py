@@ -36,7 +36,10 @@ class Handler(Generic[P, R]):
         assert self.is_async or method.promises == "nothing", f"{method.name} cannot wait"
         self.is_quick = self.is_async and method.read_only and not waits
         self.outlives = not method.read_only
-        """What was asked for is done even when the caller is gone before it has begun."""
+        """
+        The call is run to its end although the connection has closed. A method may look whether
+        its caller has hung up, and begin nothing then, as `delegate` does.
+        """
         self.normalises = hasattr(method.params, "normalised")
 
     async def answer(self, engine: "Engine", params: Any, caller: Caller) -> R:

@@ -4,7 +4,8 @@ Build tools and signing tools: what each writes in the home, as data.
 Any agent runs them, so every confined agent may write there at `workspace`. A row names caches and
 locks, and leaves out what a person's own shell runs or obeys later: settings, programs that were
 installed (`~/.cargo/bin`, `~/go/bin`, `~/.local/bin`), scripts that a tool loads by itself
-(`~/.gradle/init.d`).
+(`~/.gradle/init.d`). The exception is gpg: its home cannot be opened in part, so the settings in it
+(`gpg-agent.conf`) are writable too.
 
 Places are as `lib.homes` has them. Those of a tool that is installed, or that the working directory
 asks for, are made where they are missing, since the kernel allows nothing below a directory that

@@ -135,9 +135,9 @@ class LiveHost(Protocol):
     runs: Runs
     repairs: KnownRepairs
     attaching: anyio.Lock
+    """Held while an attempt of an earlier daemon is found again."""
     beginning: int
     """Attempts that are being started, and have not taken all of their descriptors yet."""
-    """Held while an attempt of an earlier daemon is found again."""
     texts: Texts
 
     async def handle(self, event: Event) -> object: ...
