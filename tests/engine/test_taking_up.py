@@ -206,8 +206,9 @@ async def test_whatever_keeps_an_attempt_from_being_found_again_starts_nothing_b
     assert not (tmp_path / "overlap").exists()
 
 
-async def test_without_a_free_descriptor_it_is_found_again_as_soon_as_there_is_one(
-    tmp_path: Path,
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOBUFS, errno.ENOMEM])
+async def test_while_the_machine_runs_short_it_is_found_again_as_soon_as_there_is_room(
+    tmp_path: Path, number: int
 ) -> None:
     config = settings(gated(tmp_path))
     async with engine_in(tmp_path, config, store="sqlite", leaves=True) as first:
@@ -217,7 +218,7 @@ async def test_without_a_free_descriptor_it_is_found_again_as_soon_as_there_is_o
     async def attach(**named: str) -> Running | None:
         asked.append(named)
         if len(asked) < 3:
-            raise OSError(errno.EMFILE, "too many open files")
+            raise OSError(number, os.strerror(number))
         return await second.world.transports.command.attach(**named)
 
     async with engine_in(tmp_path, config, store="sqlite", attach=attach) as second:

@@ -1,3 +1,4 @@
+import errno
 import os
 import resource
 from collections.abc import Iterator
@@ -5,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from fallbackd.lib.descriptors import FOR_ONE, KEPT, has_room, is_scarce, shortage
+from fallbackd.lib.descriptors import FOR_ONE, KEPT, has_room, is_scarce, is_shortage, shortage
 
 
 @pytest.fixture
@@ -33,6 +34,24 @@ def full(limit: int) -> Iterator[list[int]]:
 def free(taken: list[int], count: int) -> None:
     for _ in range(count):
         os.close(taken.pop())
+
+
+@pytest.mark.parametrize(
+    ("error", "is_ours"),
+    [
+        (OSError(errno.ENFILE, "x"), True),
+        (OSError(errno.ENOBUFS, "x"), True),
+        (OSError(errno.ENOSPC, "x"), True),
+        (MemoryError(), True),
+        (RuntimeError("can't start new thread"), True),
+        (OSError(errno.ECONNREFUSED, "x"), False),
+        (RuntimeError("a bug"), False),
+    ],
+)
+def test_what_this_machine_has_run_short_of_is_known_by_its_error(
+    error: Exception, *, is_ours: bool
+) -> None:
+    assert is_shortage(error) is is_ours
 
 
 def test_the_last_ones_are_kept_for_running_work(full: list[int]) -> None:

@@ -235,7 +235,7 @@ async def _read(live: LiveAttempt, reader: Reader, running: Running) -> None:
 
 async def _attach(host: LiveHost, live: LiveAttempt, directory: str) -> Running | Unsent | None:
     """
-    Re-attach one after another, as file descriptors allow; running agents need no daemon meanwhile.
+    Re-attach one after another, as this machine has room; running agents need no daemon meanwhile.
 
     Raises:
         OSError: It cannot be determined what was started there.
@@ -248,7 +248,7 @@ async def _attach(host: LiveHost, live: LiveAttempt, directory: str) -> Running 
                 try:
                     return await host.world.attach(attempt=attempt, directory=directory)
                 except OSError as error:
-                    if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    if not is_shortage(error):
                         raise
         looks_after_stop += live.is_stopped
         if looks_after_stop * ROOM_LOOK_S > ROOM_BOUND_S:

@@ -10,7 +10,10 @@ import os
 import resource
 
 _ERRNOS = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN}
+    {
+        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS),
+        *(errno.ENOSPC, errno.EDQUOT, errno.EAGAIN),
+    }
 )
 SPARE = 64
 """Kept for the work that runs: several for each attempt, and the files of its answer."""
@@ -31,7 +34,7 @@ def is_scarce() -> bool:
     try:
         lowest_free = os.dup(0)
     except OSError as error:
-        return error.errno in (errno.EMFILE, errno.ENFILE)
+        return is_shortage(error)
     os.close(lowest_free)
     return lowest_free >= limit - min(FOR_ONE, limit // 5)
 

@@ -5,7 +5,6 @@ One task for each connection, which answers its requests in turn. See `line` for
 """
 
 import asyncio
-import errno
 import resource
 import socket
 from collections.abc import Awaitable, Callable
@@ -19,7 +18,7 @@ from msgspec import structs
 from fallbackd.fronts.gateway.answers import Aborted
 from fallbackd.fronts.gateway.incoming import BodyRoom, HeadIn
 from fallbackd.fronts.gateway.line import CallerLine, RequestLine
-from fallbackd.lib.descriptors import is_scarce
+from fallbackd.lib.descriptors import is_scarce, is_shortage
 
 log = structlog.get_logger("gateway")
 
@@ -115,7 +114,7 @@ class GatewayServer:
                         await anyio.wait_readable(listener)
                         continue
                     except OSError as error:
-                        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                        if is_shortage(error):
                             await anyio.sleep(NO_DESCRIPTOR_PAUSE_S)
                         continue
                     self._take(accepted, strangers, tasks)

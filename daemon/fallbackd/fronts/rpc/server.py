@@ -24,7 +24,7 @@ from fallbackd.fronts.rpc.dispatch import Dispatcher, refusal
 from fallbackd.fronts.rpc.shares import ConnectionLimits, Shares
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
 from fallbackd.lib import peercred
-from fallbackd.lib.descriptors import is_scarce
+from fallbackd.lib.descriptors import is_scarce, is_shortage
 from fallbackd_client.wire import codes
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ NO_DESCRIPTOR_PAUSE_S = 0.2
 SAY_EVERY_S = 60.0
 TURN = 16
 SETTLE_LOOK_S = 0.01
-_OUT_OF_SOMETHING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _log = structlog.get_logger()
 
@@ -125,8 +124,8 @@ class RpcServer:
                     return
                 continue
             except OSError as error:
-                if error.errno in _OUT_OF_SOMETHING:
-                    await self._rest(os.strerror(error.errno))
+                if is_shortage(error):
+                    await self._rest(error.strerror or str(error))
                     continue
                 if error.errno in (errno.EBADF, errno.EINVAL):
                     return

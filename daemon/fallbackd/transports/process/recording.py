@@ -5,7 +5,6 @@ Offsets count every byte that the program printed. What the size cap has dropped
 count, so an offset means the same before and after.
 """
 
-import errno
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from msgspec import Struct
 
 from fallbackd.core.protocol import Chunk, NotStarted, ProcessExit, StreamName
 from fallbackd.lib import privatefile
+from fallbackd.lib.descriptors import is_shortage
 from fallbackd.transports.process.runner import recorder
 from fallbackd.transports.process.runner.meeting import EXIT_FILE
 
@@ -391,11 +391,11 @@ def _gap(size: int) -> bytes:
 
 
 async def patiently(look: Callable[[], T]) -> T:
-    """Look into a recording. Without a free descriptor: as soon as there is one."""
+    """Look into a recording; while this machine runs short, as soon as there is room."""
     while True:
         try:
             return look()
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
+            if not is_shortage(error):
                 raise
         await anyio.sleep(0.2)
