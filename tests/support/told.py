@@ -29,6 +29,8 @@ class Told(Struct):
     pieces: tuple[bytes, ...] = ()
     headers: Mapping[str, str] = MappingProxyType({"content-type": "application/json"})
     is_cut: bool = False
+    is_silent: bool = False
+    """Not even its head comes."""
 
 
 def as_json(value: Any, status: int = 200, **headers: str) -> Told:
@@ -51,6 +53,8 @@ class _Passed:
         self._told, self._pieces = told, list(told.pieces)
 
     async def head(self) -> HttpResponse | None:
+        if self._told.is_silent:
+            await anyio.sleep_forever()
         return HttpResponse(status=self._told.status, headers=self._told.headers)
 
     async def read(self) -> bytes | None:

@@ -42,7 +42,13 @@ from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.encodings import Body
 from fallbackd.fronts.gateway.makers import Maker, Makers, named_by_key
 from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, OutwardCall, next_hop
-from fallbackd.fronts.gateway.patience import Impatience, patience_with, waits_s
+from fallbackd.fronts.gateway.patience import (
+    Impatience,
+    Patience,
+    patience_with,
+    share_s,
+    waits_s,
+)
 from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.relay import Relay
 from fallbackd.fronts.gateway.repairing import RepairedCall
@@ -89,6 +95,7 @@ class Exchange:
         self._caller = caller
         self._pauses = pauses
         self._impatience = impatience
+        self._arrived_at = anyio.current_time()
         self._silence_s = 0.0
         """How long a caller that has left heard nothing."""
         self._choices = choices
@@ -196,14 +203,32 @@ class Exchange:
     async def _left(self, chosen: Resolution, report: CallReport) -> None:
         """The caller did not wait for an answer."""
         waited_s, self._silence_s = self._silence_s, 0.0
-        candidate = (chosen.backend or "", chosen.model, chosen.credential)
-        backend = find_backend(self._engine.settings.policy, BackendId(candidate[0]))
-        first_s = patience_with(backend, self._rules, is_streamed=True).first_s
-        if self._impatience.left(candidate, after_s=waited_s, first_s=first_s):
+        if self._hangs(chosen, waited_s):
             await report.broken(answers.silent(waited_s).evidence)
             text = f"{chosen.backend} is left: callers have hung up on its silence again and again"
             self._record.note("Reported", text, at=self._engine.clock.now())
         await report.released()
+
+    def _hangs(self, chosen: Resolution, waited_s: float) -> bool:
+        """Whether the callers before, and this one with its wait, show that a candidate hangs."""
+        candidate = (chosen.backend or "", chosen.model, chosen.credential)
+        backend = find_backend(self._engine.settings.policy, BackendId(candidate[0]))
+        first_s = patience_with(backend, self._rules, is_streamed=True).first_s
+        return self._impatience.left(candidate, after_s=waited_s, first_s=first_s)
+
+    def _patience_with(self, chosen: Resolution) -> Patience:
+        """The backend's own limits, and for the first words what the caller still waits."""
+        caller_s = waits_s(self._named)
+        if caller_s is not None:
+            is_last = self._asked.acts or self._stays or choosing.is_alone(chosen)
+            left_s = caller_s - (anyio.current_time() - self._arrived_at)
+            caller_s = share_s(left_s, is_last=is_last)
+        return patience_with(
+            find_backend(self._engine.settings.policy, BackendId(chosen.backend or "")),
+            self._rules,
+            is_streamed=self._asked.is_streamed,
+            caller_s=caller_s,
+        )
 
     @property
     def _stays(self) -> bool:
@@ -313,7 +338,7 @@ class Exchange:
         verdict = Verdict(
             backend=BackendId(chosen.backend or ""),
             model=chosen.model,
-            verdict="protocol",
+            verdict="tried" if failed.evidence.exception else "protocol",
             reason=failed.unsuited,
         )
         self._passed_over = (*self._passed_over, verdict)
@@ -424,11 +449,12 @@ class Exchange:
         self._record.note(
             "Asked", f"{text} with: {self._repaired}" if self._repaired else text, at=at
         )
+        patience = self._patience_with(chosen)
         bound = self._makers.bind(self._key, entry.backend, chosen.credential)
         passed = await self._pass_on(request)
         if call.translation is not None:
             passed = TranslatedAnswer(passed, call.translation, at=at)
-        relay = self._relay(chosen, report, call.model)
+        relay = self._relay(chosen, report, call.model, patience)
         asked_at = anyio.current_time()
         try:
             done = await relay.run(passed)
@@ -445,6 +471,9 @@ class Exchange:
         if isinstance(done, NotAnswered):
             if self._asked.acts:
                 self._not_done(done, entry.backend, bound)
+            is_too_early = patience.is_of_caller and done.evidence.exception == "ReadTimeout"
+            if is_too_early and not self._hangs(chosen, anyio.current_time() - asked_at):
+                return structs.replace(done, unsuited=f"{done.evidence.text}, the caller's limit")
             return done
         at = self._engine.clock.now()
         self._record.answered(entry.backend, call.model, done.usage, at=at)
@@ -464,9 +493,9 @@ class Exchange:
         text = f"not sent again: {backend} may have begun what the request asks for"
         self._record.note("Held", text, at=self._engine.clock.now())
 
-    def _relay(self, chosen: Resolution, report: CallReport, model: str | None) -> Relay:
-        """The backend's own limits count, where it has some."""
-
+    def _relay(
+        self, chosen: Resolution, report: CallReport, model: str | None, patience: Patience
+    ) -> Relay:
         async def begun(has_said: bool) -> list[tuple[str, str]]:
             self._deadline.begun()
             # Known from here on: it can be cancelled while it is made.
@@ -486,16 +515,10 @@ class Exchange:
             )
 
         name = chosen.backend or ""
-        backend = find_backend(self._engine.settings.policy, BackendId(name))
         relay = Relay(
             self._asked,
             self._caller,
-            patience_with(
-                backend,
-                self._rules,
-                is_streamed=self._asked.is_streamed,
-                caller_s=waits_s(self._named),
-            ),
+            patience,
             name=name,
             is_whole=self._is_whole or not self._caller.takes_pieces,
             said=begun,

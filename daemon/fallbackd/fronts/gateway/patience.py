@@ -18,6 +18,8 @@ IN_A_ROW = 3
 """So many callers that leave without a byte show that a backend hangs."""
 LEFT_S = 2.0
 """A caller that leaves earlier has changed its mind."""
+SHARE = 2 / 3
+"""Of the time that a caller still waits: for a backend that others can follow."""
 READ_TIMEOUT = "x-stainless-read-timeout"
 """Header of the clients of OpenAI and Anthropic: how long they wait, in seconds."""
 
@@ -34,6 +36,8 @@ class Patience(Struct, frozen=True, kw_only=True):
     """
     unsaid_s: float = UNSAID_S
     """Longest wait behind `first_s` for words of an answer that was opened."""
+    is_of_caller: bool = False
+    """`first_s` is what the caller allows, and less than the limit of the backend."""
     waits_for_text: bool = False
     """Thoughts of the model are held until its answer begins."""
 
@@ -69,6 +73,16 @@ class Impatience:
         return False
 
 
+def share_s(left_s: float, *, is_last: bool) -> float:
+    """
+    How much of the time that a caller still waits one backend has.
+
+    Args:
+        is_last: No other backend would be asked behind it.
+    """
+    return max(0.0, left_s) * (1.0 if is_last else SHARE)
+
+
 def waits_s(named: Mapping[str, str]) -> float | None:
     """How long the client of a request waits for the next byte, where it says so."""
     try:
@@ -83,7 +97,7 @@ def patience_with(
 ) -> Patience:
     """
     Args:
-        caller_s: How long the caller waits, where it is known.
+        caller_s: How long the caller waits for this backend, where it is known.
     """
     own_first_s = None if backend is None else backend.first_answer_s
     own_stall_s = None if backend is None else backend.stall_s
@@ -91,10 +105,10 @@ def patience_with(
     first_s = own_first_s or (rules.hold_s if is_streamed else WHOLE_S)
     if not is_streamed:  # its first words come with its last
         first_s = max(first_s, stall_s)
-        if caller_s is not None:
-            first_s = min(first_s, caller_s)
+    is_of_caller = not is_streamed and caller_s is not None and caller_s < first_s
     return Patience(
-        first_s=first_s,
+        first_s=caller_s if is_of_caller and caller_s is not None else first_s,
+        is_of_caller=is_of_caller,
         stall_s=stall_s,
         may_think=own_first_s is None,
         waits_for_text=not rules.commit_on_reasoning,
