@@ -14,6 +14,8 @@ LONGEST = (
     "test_takeover",
     "test_opencode_sessions",
     "test_resumption",
+    "test_clis_alone",
+    "test_toolchains",
     "test_taken_up",
     "test_stopping",
     "test_real_clis",
