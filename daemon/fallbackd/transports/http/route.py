@@ -1,9 +1,9 @@
 """Which way one request took: over a new connection or an old one, straight or through a proxy."""
 
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 if TYPE_CHECKING:
     import httpx2
@@ -31,6 +31,10 @@ def proxy_of(url: str) -> str | None:
     Raises:
         ProxyUnreachable: It is a SOCKS proxy, without the package that speaks to one.
     """
+    if not any(name.lower().endswith("_proxy") for name in os.environ):
+        return None
+    from urllib.request import getproxies, proxy_bypass  # slow to load, and rarely needed
+
     try:
         parts = urlsplit(url)
     except ValueError:
