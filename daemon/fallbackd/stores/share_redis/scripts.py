@@ -168,12 +168,14 @@ PRESENT = """
 -- stood under this name: of another instance, where two machines have one name
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local before = redis.call('HGET', KEYS[1], ARGV[1]) or ''
-redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now) .. ' ' .. ARGV[2])
+local before = ''
 local flat = redis.call('HGETALL', KEYS[1])
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now) .. ' ' .. ARGV[2])
 for i = 1, #flat, 2 do
+  if flat[i] == ARGV[1] then before = flat[i + 1] end
   local at = tonumber(string.match(flat[i + 1], '^(%d+) ')) or 0
-  if now - at > 7 * 86400000 then redis.call('HDEL', KEYS[1], flat[i]) end
+  local is_old = now - at > 7 * 86400000 and flat[i] ~= ARGV[1]
+  if is_old then redis.call('HDEL', KEYS[1], flat[i]) end
 end
 return {string.format('%.0f', now), redis.call('HGETALL', KEYS[1]), before}
 """
