@@ -164,6 +164,31 @@ CASES: list[tuple[str, list[str]]] = [
         ],
     ),
     (
+        '[backends.api]\nkind = "openai-http"\nmodel = "m"\nomit = ["top_p", "messages"]\n'
+        'rename = { user = "stream", a = "b" }\n'
+        "default = { n = 2, store = true, seed = nan, verbosity = {a = [1]}, day = 2026-01-01 }",
+        [
+            "backends.api.omit.messages: what a caller asks for is not changed; it is left out.",
+            "backends.api.rename.user: what a caller asks for is not changed; it is left out.",
+            "backends.api.default.n: what a caller asks for is not changed; it is left out.",
+            "backends.api.default.store: what a caller asks for is not changed; it is left out.",
+            "backends.api.default.seed: nan is no JSON; it is left out.",
+            "backends.api.default.day: 2026-01-01 is no JSON; it is left out.",
+        ],
+    ),
+    (
+        '[backends.api]\nkind = "openai-http"\nmodel = "m"\nomit = ["a b"]\n'
+        'rename = { max_tokens = "a.b" }\ndefault = "low"',
+        [
+            "backends.api.omit[0]: must be the name of a parameter; the whole list is left out.",
+            "backends.api.rename: a table: must be a table of names of parameters, with a dot "
+            "before a field inside of another one, each with its other name, which has no dot; "
+            "it is left out.",
+            'backends.api.default: "low": must be a table of names of parameters, with a dot before'
+            " a field inside of another one, each with its value; it is left out.",
+        ],
+    ),
+    (
         '[backends.hermes-api]\nbase_url = "ftp://x"',
         [
             'backends.hermes-api.base_url: "ftp://x": must begin with http:// or https:// '

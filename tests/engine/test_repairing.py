@@ -25,6 +25,7 @@ def attempt(
     mode: Any = "chat_completions",
     delegation: str = "d1",
     session: str = "s1",
+    settings: Settings = SETTINGS,
 ) -> tuple[dict[str, Any], AttemptRepairs]:
     """What an attempt sends, and its repairs."""
     call = HttpRequest(method="POST", url="http://x.example", body=json.dumps(body).encode())
@@ -33,7 +34,7 @@ def attempt(
         next(one for one in HTTP_KINDS if one.name == "openai-http"),
         Options(api_mode=mode),
         known=known,
-        settings=SETTINGS,
+        settings=settings,
         asked=Asked(backend=BackendId("a"), model="m", session=SessionId(session)),
         delegation=DelegationId(delegation),
     )
@@ -53,6 +54,24 @@ def test_a_repair_is_not_reversed_when_its_result_is_refused_too() -> None:
     sent, second = attempt(known, body)
     assert sent == {"max_completion_tokens": 9}
     assert second.learn(refused(NO_COMPLETION_TOKENS)) == ()
+
+
+def test_a_request_is_changed_as_the_configuration_says_before_what_was_learned() -> None:
+    own = Options(
+        omit=("top_p",),
+        rename={"max_tokens": "max_completion_tokens"},
+        default={"seed": 7, "user": "me"},
+    )
+    settings = Settings(policy=Policy(), options={BackendId("a"): own})
+    known, body = KnownRepairs(), {"max_tokens": 9, "top_p": 1, "user": "caller"}
+    sent, first = attempt(known, body, settings=settings)
+    assert sent == {"max_completion_tokens": 9, "seed": 7, "user": "caller"}
+    words = "max_tokens as max_completion_tokens, no top_p, seed by default"
+    assert words_of(first.made) == words
+    assert words_of(first.learn(refused("Unsupported parameter: 'seed'"))) == "no seed"
+    attempt(known, body, settings=settings)[1].keep()
+    sent, _ = attempt(known, body, settings=settings, delegation="d2")
+    assert sent == {"max_completion_tokens": 9, "user": "caller"}
 
 
 def test_a_delegation_makes_no_more_repairs_than_a_call_of_the_gateway() -> None:

@@ -7,10 +7,13 @@ A provider that knows a parameter by another name, takes no `temperature`, or fi
 conversation that another provider has signed, says so, and would answer without it. What stands
 here is asked for once more of the same backend; every byte beside the change stays as it was.
 Nothing is ever left out that says what is wanted: messages, tools, formats of an answer.
+
+The user may know it beforehand: `omit`, `rename` and `default` of a backend are the same changes.
 """
 
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, Literal
@@ -18,7 +21,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, structs
 
-from fallbackd.backends.spec import ApiMode
+from fallbackd.backends.spec import ApiMode, Options
 from fallbackd.core.protocol import Evidence
 from fallbackd.lib import foreign_json
 from fallbackd.lib.splicing import (
@@ -36,7 +39,7 @@ BETA = "anthropic-beta"
 _STATUSES = frozenset({400, 404, 422})
 """Of a refusal of the request itself."""
 
-Act = Literal["omit", "rename", "lower", "role", "beta", "unsign", "sign"]
+Act = Literal["omit", "rename", "default", "lower", "role", "beta", "unsign", "sign"]
 
 
 class Repair(Struct, frozen=True, kw_only=True):
@@ -45,14 +48,16 @@ class Repair(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: The field, the role, or the value of the header that is refused.
-        to: What stands in its place; of `omit`, the place of a field that is not at the top.
-        about: What later requests it is right for: all to this model, or those of the conversation.
+        to: What stands in its place; of `omit`, the place of a field that is not at the top; of
+            `default`, the value as JSON.
+        about: What later requests it is right for: all to this model, those of the conversation, or
+            what the configuration says.
     """
 
     act: Act
     name: str = ""
     to: str = ""
-    about: Literal["model", "conversation"] = "model"
+    about: Literal["model", "conversation", "configuration"] = "model"
 
     @property
     def subject(self) -> tuple[str, ...]:
@@ -71,6 +76,8 @@ class Repair(Struct, frozen=True, kw_only=True):
         match self.act:
             case "rename" | "lower" | "role":
                 return f"{self.name} as {self.to}"
+            case "default":
+                return f"{self.name} by default"
             case "unsign":
                 return "no foreign reasoning"
             case "sign":
@@ -90,6 +97,8 @@ class Sendable(Struct, frozen=True, kw_only=True):
     mode: ApiMode
     body: bytes
     headers: Mapping[str, str] = {}
+    side: str = ""
+    """See `passage.Passage`."""
     foreign: frozenset[bytes] = frozenset()
     """Digests of the reasoning that was taken out."""
 
@@ -104,6 +113,9 @@ _LISTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }
 """Where fields of a list of objects stand that may be left out."""
 
+
+WRITES = frozenset({""})
+"""Of `Sendable.side`: a model writes the answer, and its settings have a meaning."""
 
 _NOT_READ = (ValueError, msgspec.DecodeError, RecursionError)
 """The body is not what a repair expects: it is left as it is."""
@@ -121,6 +133,19 @@ def applied(repairs: Iterable[Repair], request: Sendable) -> tuple[Sendable, tup
             request = made
             done.append(repair)
     return request, tuple(done)
+
+
+def configured(options: Options) -> tuple[Repair, ...]:
+    """The changes that the user wants of each request to a backend."""
+    as_said = partial(Repair, about="configuration")
+    return (
+        *(as_said(act="rename", name=old, to=new) for old, new in options.rename.items()),
+        *(as_said(act="omit", name=name) for name in options.omit),
+        *(
+            as_said(act="default", name=name, to=msgspec.json.encode(value).decode())
+            for name, value in options.default.items()
+        ),
+    )
 
 
 def without_known(request: Sendable, known: Container[bytes]) -> Sendable:
@@ -145,8 +170,28 @@ def _nothing(_: bytes) -> None:
     return None
 
 
+def _inside(body: bytes, name: str, change: Callable[[bytes, str], bytes]) -> bytes:
+    """Change the object that a field with this dotted name is, or may be, in."""
+    *outer, leaf = name.split(".")
+    if not outer:
+        return change(body, leaf)
+    return changed(body, outer, lambda one: change(one, leaf) if is_object(one) else one)
+
+
 def _renamed(repair: Repair, request: Sendable) -> Sendable:
-    return structs.replace(request, body=renamed(request.body, repair.name, repair.to))
+    def to_other(data: bytes, name: str) -> bytes:
+        return renamed(data, name, repair.to)
+
+    return structs.replace(request, body=_inside(request.body, repair.name, to_other))
+
+
+def _defaulted(repair: Repair, request: Sendable) -> Sendable:
+    def put(data: bytes, name: str) -> bytes:
+        return data if name in members(data) else added(data, name, repair.to.encode())
+
+    is_written = request.side in WRITES
+    body = _inside(request.body, repair.name, put) if is_written else request.body
+    return structs.replace(request, body=body)
 
 
 def _lowered(repair: Repair, request: Sendable) -> Sendable:
@@ -200,6 +245,7 @@ def _with_placeholders(_: Repair, request: Sendable) -> Sendable:
 _ACTS: Mapping[Act, Callable[[Repair, Sendable], Sendable]] = {
     "omit": _omitted,
     "rename": _renamed,
+    "default": _defaulted,
     "lower": _lowered,
     "role": _with_role,
     "beta": _without_beta,

@@ -5,7 +5,7 @@ The law of backends: as pure as core, one file per kind, a file knows its vendor
 """
 
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 
@@ -66,6 +66,11 @@ class Options(Struct, frozen=True, kw_only=True):
     api_mode: str | None = None
     """Dialect of an HTTP API; None: chosen by kind and URL."""
     max_output_tokens: int | None = None
+    omit: tuple[str, ...] = ()
+    """Fields of a request that are left out. See `repairs.configured`."""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    default: Mapping[str, Any] = field(default_factory=dict)
+    """Any JSON values."""
     connect_timeout_s: float | None = None
     read_timeout_s: float | None = None
     """Silence on the connection, bytes of any kind; the limits of the attempt are stricter."""

@@ -19,7 +19,8 @@ def _bounds(low: float | None, high: float | None) -> str:
 
 def _text(shape: shapes.StrType) -> str:
     if shape.pattern and shape.pattern.startswith("^[A-Za-z_]"):
-        return "the name of an environment variable"
+        is_parameter = "-]" in shape.pattern
+        return "the name of " + ("a parameter" if is_parameter else "an environment variable")
     return "text" + (f" of at most {shape.max_length} characters" if shape.max_length else "")
 
 

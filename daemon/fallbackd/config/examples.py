@@ -72,6 +72,9 @@ serve = false
 fallback_model = "gpt-5.3-mini"
 api_mode = "responses"
 max_output_tokens = 16000
+omit = ["temperature", "generationConfig.topK"]
+rename = { max_tokens = "max_completion_tokens" }
+default = { reasoning_effort = "low" }
 connect_timeout_s = 10
 read_timeout_s = 60
 insecure_http = true

@@ -39,10 +39,14 @@ _SECRET_HEADERS = frozenset(
 _OF_BACKEND = frozenset(Backend.__struct_fields__) - {"id", "kind", "credentials"}
 _OF_OPTIONS = frozenset(Options.__struct_fields__) - {"credentials"}
 
+_PARAMETERS = "names of parameters, with a dot before a field inside of another one"
 _HINTS = {
     "command": 'write it as a list, without a shell: command = ["program", "--flag"]',
     "headers": "must be a table of texts",
     "env": "must be a table of texts, each key the name of an environment variable",
+    "omit": f"must be a list of {_PARAMETERS}",
+    "rename": f"must be a table of {_PARAMETERS}, each with its other name, which has no dot",
+    "default": f"must be a table of {_PARAMETERS}, each with its value",
     "writable": "must be a list of paths, each absolute or from ~/",
     "tls_ca_file": FILE_HINT,
     "tls_client_cert": FILE_HINT,

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,10 +21,13 @@ from fallbackd.config.schema import BackendTable
 _ONLY_HTTP = (
     "api_mode",
     "connect_timeout_s",
+    "default",
     "headers",
     "insecure_http",
     "max_output_tokens",
+    "omit",
     "read_timeout_s",
+    "rename",
     "tls_ca_file",
     "tls_client_cert",
     "tls_client_key",
@@ -41,6 +45,7 @@ def check_http(kind: str, given: dict[str, Any], path: str, say: Say) -> None:  
                 say(join(path, name), f"has no effect: {kind} is no HTTP API.")
         return
     _check_mode(endpoint, given, path, say)
+    _check_parameters(given, path, say)
     if "tls_client_key" in given and "tls_client_cert" not in given:
         say(join(path, "tls_client_key"), "has no effect without tls_client_cert.")
         del given["tls_client_key"]
@@ -62,6 +67,50 @@ def _check_mode(endpoint: Endpoint, given: dict[str, Any], path: str, say: Say) 
         known = f"is not one of {names}.{guess(str(mode), modes)}"
         say(join(path, "api_mode"), f"{show(mode)} {known} It is chosen by the URL.")
         del given["api_mode"]
+
+
+_ASKED = frozenset({"contents", "input", "messages", "model", "prompt", "stream"})
+"""What a request is about, and how its answer comes."""
+_ACTING = frozenset({"background", "mcp_servers", "n", "previous_response_id", "tools"})
+"""What makes a request one of another kind, which only its caller can."""
+
+
+def _check_parameters(given: dict[str, Any], path: str, say: Say) -> None:
+    """Say which changes of requests cannot be, and take them out."""
+
+    def refuse(key: str, name: str, why: str) -> None:
+        say(join(join(path, key), name), f"{why}; it is left out.")
+
+    def may_be(key: str, name: str, other: str, value: object) -> bool:
+        if name in _ASKED or other in _ASKED | _ACTING or (name == "store" and value is True):
+            refuse(key, name, "what a caller asks for is not changed")
+        elif not _is_json(value):
+            refuse(key, name, f"{show(value)} is no JSON")
+        else:
+            return True
+        return False
+
+    if "omit" in given:
+        given["omit"] = tuple(one for one in given["omit"] if may_be("omit", one, "", None))
+    for key in ("rename", "default"):
+        if key in given:
+            given[key] = {
+                name: value
+                for name, value in given[key].items()
+                if may_be(key, name, value if key == "rename" else name, value)
+            }
+
+
+def _is_json(value: object) -> bool:
+    match value:
+        case float():
+            return isfinite(value)
+        case dict():
+            return all(map(_is_json, value.values()))
+        case list():
+            return all(map(_is_json, value))
+        case _:
+            return value is None or isinstance(value, bool | int | str)
 
 
 def lack_of_address(

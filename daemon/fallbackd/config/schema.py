@@ -24,6 +24,9 @@ FilePath = Annotated[
 Place = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^(?:/|~/)[^\x00]*(?![\s\S])")]
 Argument = Annotated[str, Meta(max_length=131_072, pattern=r"^[^\x00]*$")]
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}(?![\s\S])")]
+_FIELD = r"[A-Za-z_][A-Za-z0-9_-]{0,63}"
+Parameter = Annotated[str, Meta(pattern=rf"^{_FIELD}(?:\.{_FIELD}){{0,3}}(?![\s\S])")]
+Field = Annotated[str, Meta(pattern=rf"^{_FIELD}(?![\s\S])")]
 Label = Annotated[str, Meta(pattern=r"^[\w.@+-]{1,64}(?![\s\S])")]
 ExitCode = Annotated[int, Meta(ge=0, le=255)]
 Tier = Literal["primary", "model", "api", "in_session"]
@@ -144,6 +147,13 @@ class BackendTable(Struct, frozen=True, kw_only=True):
     """Dialect of an HTTP API, if it cannot be seen from `base_url`."""
     max_output_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
     """Longest answer to ask for."""
+    omit: tuple[Parameter, ...] | None = None
+    """Parameters to leave out of requests to this HTTP API; a dot stands before a field inside of
+    another one (`generationConfig.topK`)."""
+    rename: dict[Parameter, Field] | None = None
+    """Parameters that this API knows by another name."""
+    default: dict[Parameter, Any] | None = None
+    """Parameters to add to requests that do not set them."""
     connect_timeout_s: Annotated[float, Meta(ge=0.1, le=600)] | None = None
     """Longest wait for a connection."""
     read_timeout_s: Seconds | None = None

@@ -101,7 +101,7 @@ def _backend(backend: Backend, loaded: Loaded) -> dict[str, Any]:
     for name in _BACKEND_FIELDS:
         source = backend if name in backend.__struct_fields__ else options
         value = getattr(source, name, None)
-        if value not in (None, "", ()) and name != "credentials":
+        if value not in (None, "", (), {}) and name != "credentials":
             shown[name] = msgspec.to_builtins(value)
     if backend.lacks is not None:
         shown["enabled"] = False  # without the address that could not be read, it would be another

@@ -11,7 +11,14 @@ from collections.abc import Iterable
 from msgspec import Struct, structs
 
 from fallbackd.backends import http_calls
-from fallbackd.backends.repairs import Repair, Sendable, applied, proposed, without_known
+from fallbackd.backends.repairs import (
+    Repair,
+    Sendable,
+    applied,
+    configured,
+    proposed,
+    without_known,
+)
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.protocol import Call, Evidence, HttpRequest
@@ -45,7 +52,10 @@ class KnownRepairs:
     def prepared(
         self, settings: Settings, asked: Asked, request: Sendable
     ) -> tuple[Sendable, tuple[Repair, ...]]:
-        """The request without what its backend is known to refuse, and what was changed."""
+        """
+        The request as the user wants it for this backend, without what that is known to refuse, and
+        what was changed.
+        """
         self._follow(settings)
         said: tuple[Repair, ...] = ()
         known = self._foreign.get((asked.backend, asked.credential))
@@ -56,7 +66,8 @@ class KnownRepairs:
         repairs: dict[tuple[str, ...], Repair] = {}
         for key in (_of_model(asked), asked):
             repairs.update(self._kept.get(key, {}))
-        request, done = applied(repairs.values(), request)
+        own = configured(settings.options_of(asked.backend))
+        request, done = applied((*own, *repairs.values()), request)
         return request, (*said, *done)
 
     def keep(
@@ -72,8 +83,10 @@ class KnownRepairs:
         """
         self._follow(settings)
         for repair in repairs:
-            if repair.act == "unsign" or (repair.about != "model" and asked.session is None):
+            if repair.act == "unsign" or repair.about == "configuration":
                 continue  # the first is kept as what it was about, for every conversation
+            if repair.about == "conversation" and asked.session is None:
+                continue
             key = _of_model(asked) if repair.about == "model" else asked
             own = self._kept.setdefault(key, {})
             own.pop(repair.subject, None)

@@ -97,6 +97,57 @@ async def test_a_parameter_that_is_refused_is_left_out_and_not_sent_again(tmp_pa
         ]
 
 
+async def test_parameters_are_changed_as_the_configuration_says_at_the_first_call(
+    tmp_path: Path,
+) -> None:
+    own = {
+        "omit": ("temperature",),
+        "rename": {"max_tokens": "max_completion_tokens"},
+        "default": {"reasoning_effort": "low", "seed": 1},
+    }
+    body = b'{"model" : "team", "max_tokens":9 ,  "temperature":0.0,"seed":1.50}'
+    wanted = b'{"reasoning_effort":"low","model" : "m-a", "max_completion_tokens":9,"seed":1.50}'
+    said = "max_tokens as max_completion_tokens, no temperature, reasoning_effort by default"
+    async with gateway(
+        tmp_path, told_backend("a", options=own), answers={"a": without("temperature")}
+    ) as g:
+        for _ in range(2):
+            answer = await g.client.post(
+                "/v1/chat/completions", content=body, headers={"content-type": "application/json"}
+            )
+            assert answer.headers["x-fallbackd-repaired"] == said
+        assert [request.body for _, request in g.sent] == [wanted] * 2
+        steps = g.engine.exchanges.newest(limit=1)[0].steps
+        assert f"a is asked with: {said}" in [one.text for one in steps]
+
+
+async def test_a_parameter_of_google_is_changed_where_it_stands(tmp_path: Path) -> None:
+    name = "generationConfig"
+    own = {
+        "omit": (f"{name}.topK",),
+        "rename": {f"{name}.maxTokens": "maxOutputTokens"},
+        "default": {f"{name}.seed": 7, "other.deep": 1},
+    }
+    whole = {
+        "candidates": [{"content": {"parts": [{"text": "said"}]}, "finishReason": "STOP"}],
+    }
+    body = b'{"contents":[], "generationConfig" : {"topK":1,"maxTokens":5}}'
+    answers: dict[str, Answers] = {
+        "a": lambda one: as_json({"totalTokens": 3} if "countTokens" in one.url else whole)
+    }
+    headers = {"content-type": "application/json"}
+    async with gateway(
+        tmp_path, told_backend("a", "google-http", options=own), answers=answers
+    ) as g:
+        for action in ("generateContent", "countTokens"):
+            path = f"/v1beta/models/a:{action}"
+            assert (await g.client.post(path, content=body, headers=headers)).status_code == 200
+        assert [request.body for _, request in g.sent] == [
+            b'{"contents":[], "generationConfig" : {"seed":7,"maxOutputTokens":5}}',
+            b'{"contents":[], "generationConfig" : {"maxOutputTokens":5}}',
+        ]
+
+
 async def test_what_one_model_refuses_another_one_is_still_sent(tmp_path: Path) -> None:
     answers = {"a": without("temperature"), "b": without()}
     asked = {"messages": [], "temperature": 0}

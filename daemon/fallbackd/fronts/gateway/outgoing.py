@@ -44,7 +44,13 @@ class OutwardCall(Struct, frozen=True, kw_only=True):
         body = self.plain if self.is_packed else self.body
         if body is None:
             return None
-        return Sendable(mode=self.asked.mode, body=body, headers=self.headers, foreign=self.foreign)
+        return Sendable(
+            mode=self.asked.mode,
+            side=self.asked.side,
+            body=body,
+            headers=self.headers,
+            foreign=self.foreign,
+        )
 
     @property
     def is_packed(self) -> bool:
