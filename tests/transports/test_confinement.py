@@ -7,6 +7,7 @@ without a confinement.
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -17,19 +18,22 @@ import pytest
 from tests.support.daemon import ROOT
 from tests.transports.programs import (
     collect,
+    pids_with,
     private_directory,
     shell,
     start,
     text_of,
     transport,
+    unique_mark,
 )
 
 from fallbackd.core.protocol import Confinement, NotStarted, ProcessExit, Toolchain
 from fallbackd.transports.process.confining import open_places
 from fallbackd.transports.process.recording import read_exit
-from fallbackd.transports.process.runner.landlock import WHOLE_ABI, kernel_abi
+from fallbackd.transports.process.runner.landlock import SCOPES_ABI, WHOLE_ABI, kernel_abi
 
 IS_CONFINED = kernel_abi() >= WHOLE_ABI
+IS_SCOPED = kernel_abi() >= SCOPES_ABI
 
 
 class Place:
@@ -244,6 +248,65 @@ async def test_what_git_keeps_elsewhere_is_written(place: Place, shape: str) -> 
     )
     assert "made" in said, said
     assert (work.parent / "beside").exists() is not IS_CONFINED
+
+
+async def test_signals_reach_what_the_program_has_started_and_nothing_else(place: Place) -> None:
+    """At every depth of its own: another session, and a child whose parent has ended."""
+    with subprocess.Popen(["sleep", "600"]) as outside:
+        try:
+            tries = f"kill -0 {outside.pid} && echo seen; kill -STOP $PPID && echo held runner;"
+            tries += f"kill {outside.pid} && echo ended outside;"
+            said = await place.run(
+                f"{tries if IS_SCOPED else ''} sleep 600 & kill $! && echo ended child;"
+                "(setsid sleep 600 & echo $! > pid); kill $(cat pid) && echo ended orphan"
+            )
+            assert "ended child" in said
+            assert "ended orphan" in said
+            for refused in ("seen", "ended outside", "held runner"):
+                assert refused not in said
+            assert outside.poll() is None
+        finally:
+            outside.kill()
+
+
+async def test_the_runner_ends_what_a_confined_program_has_left(place: Place) -> None:
+    mark = unique_mark()
+    await place.run(f"trap '' TERM; (MARK={mark} setsid sleep 600 &); echo started")
+    assert isinstance(place.exit, ProcessExit)
+    assert place.exit.gone
+    assert pids_with(mark) == []
+
+
+CONNECT = """
+import socket, sys
+try:
+    socket.socket(socket.AF_UNIX).connect(sys.argv[1].replace("@", "\\0"))
+    print("reached", sys.argv[1])
+except PermissionError:
+    print("refused", sys.argv[1])
+"""
+LISTEN = """
+import socket, subprocess, sys
+with socket.socket(socket.AF_UNIX) as own:
+    own.bind(sys.argv[2].replace("@", "\\0"))
+    own.listen()
+    subprocess.run([sys.executable, "-I", "-c", sys.argv[1], sys.argv[2]])
+"""
+
+
+async def test_abstract_sockets_lead_to_what_the_program_has_started(place: Place) -> None:
+    name = f"@fallbackd-{unique_mark()}"
+    with socket.socket(socket.AF_UNIX) as outside:
+        outside.bind(name.replace("@", "\0"))
+        outside.listen()
+        (place.work / "connect.py").write_text(CONNECT)
+        (place.work / "listen.py").write_text(LISTEN)
+        said = await place.run(
+            f"{sys.executable} -I connect.py {name};"
+            f'{sys.executable} -I listen.py "$(cat connect.py)" {name}-own'
+        )
+    assert (f"refused {name}\n" in said) is IS_SCOPED, said
+    assert f"reached {name}-own\n" in said
 
 
 FORGED = {

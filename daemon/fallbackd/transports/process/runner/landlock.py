@@ -2,8 +2,9 @@
 Landlock, the kernel's sandbox for ordinary users, by its three system calls.
 
 A ruleset lists rights; what it does not allow is refused, for good, to the process that enters it
-and to all that it starts. See landlock(7). Nothing here is restricted but files: executing, listing
-directories, sockets and signals are left alone.
+and to all that it starts. See landlock(7). Restricted here are files and, where the kernel can, signals and
+abstract sockets: both reach only what runs under the same rules. Executing, listing directories and
+other sockets are left alone.
 """
 
 import ctypes
@@ -36,6 +37,10 @@ MIN_ABI = 2
 """Linux 5.19. Before it, no file could be moved from one directory to another."""
 WHOLE_ABI = 3
 """Linux 6.2. Before it, truncating a file counts as no change."""
+SCOPES_ABI = 6
+"""Linux 6.12. Before it, signals and abstract sockets reach every process of the user."""
+_SCOPE_ABSTRACT_UNIX_SOCKET = 1 << 0
+_SCOPE_SIGNAL = 1 << 1
 
 READ = _READ_FILE
 WRITE = (
@@ -93,6 +98,8 @@ class Ruleset:
         if abi < WHOLE_ABI:
             self._handled &= ~_TRUNCATE
         attributes = struct.pack("=Q", self._handled)
+        if abi >= SCOPES_ABI:  # behind the ports that are handled, which are none
+            attributes += struct.pack("=QQ", 0, _SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL)
         self._handle = _syscall(
             _CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
         )
