@@ -25,6 +25,7 @@ from fallbackd_client.cli.doctor.programs import (
 )
 from fallbackd_client.cli.doctor.service import ask_manager, look_at_service
 from fallbackd_client.cli.doctor.toolchains import look_at_toolchains
+from fallbackd_client.cli.doctor.ways import look_at_ways
 from fallbackd_client.cli.output import UsageError, show
 from fallbackd_client.cli.render import Style, one_line, wrapped
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 CHECKS = (
     *("configuration", "state", "socket", "programs", "opencode", "mcp", "gateway", "service"),
-    *("toolchains", "daemon"),
+    *("toolchains", "confinement", "daemon"),
 )
 """Causes before what comes of them, so that the commands may be run in the order they come in."""
 _COLOURS = {ERROR: "red", WARNING: "yellow", NOTE: "dim"}
@@ -104,11 +105,12 @@ def examine(machine: Machine, client: Client) -> tuple[list[Finding], set[str]]:
             environ = {**machine.environ, "PATH": path}
         is_service = pid is not None and pid == service.pid
         found += look_at_toolchains(machine, answer, environ, is_service=is_service)
+        found += look_at_ways(machine, answer)
     else:
         found += look_at_silence(machine, service, answer)
         found += look_at_file(machine, service) + look_at_callers(machine)
         gateway = None
-        unseen.add("toolchains")
+        unseen |= {"toolchains", "confinement"}
         programs = ask_program(machine, service.program or machine.which("fallbackd"))
         environ = service.environ(machine) if service.is_installed else {}
         is_service = service.is_installed

@@ -40,7 +40,7 @@ class Listener:
 
     def told(self, machine: Machine) -> str:
         """The program and its process; its user alone, where that cannot be seen."""
-        pid = _holder(machine, self.inode)
+        pid = holders(machine).get(self.inode)
         if pid is None:
             return f"a program of {user_name(self.uid)}"
         name = (machine.read(f"{machine.root}/proc/{pid}/comm") or "").strip()
@@ -63,8 +63,9 @@ def listeners(machine: Machine) -> list[Listener]:
     return list(found.values())
 
 
-def _holder(machine: Machine, inode: str) -> int | None:
-    """The first process that has this socket open, among those that we may look into."""
+def holders(machine: Machine) -> dict[str, int]:
+    """The first process that has each socket open, by inode, among those that we may look into."""
+    found: dict[str, int] = {}
     proc = f"{machine.root}/proc"
     for pid in sorted(int(one) for one in _names(proc) if one.isdecimal()):
         for descriptor in _names(f"{proc}/{pid}/fd"):
@@ -72,9 +73,9 @@ def _holder(machine: Machine, inode: str) -> int | None:
                 target = os.readlink(f"{proc}/{pid}/fd/{descriptor}")
             except OSError:  # closed meanwhile
                 continue
-            if target == f"socket:[{inode}]":
-                return pid
-    return None
+            if target.startswith("socket:["):
+                found.setdefault(target[8:-1], pid)
+    return found
 
 
 def _names(directory: str) -> list[str]:

@@ -62,7 +62,7 @@ def test_what_only_the_daemon_tells_is_not_called_well_without_it(
     assert main(argv) == 1
     lines = capsys.readouterr().out.splitlines()
     (well,) = [one for one in lines if one.startswith("OK: ")]
-    unseen = ["programs", "gateway", "toolchains"]
+    unseen = ["programs", "gateway", "toolchains", "confinement"]
     assert not set(unseen) & set(well.removeprefix("OK: ").split(", "))
     assert f"Not looked at, as the daemon does not answer: {', '.join(unseen)}" in lines
     main([*argv, "--json"])

@@ -2,9 +2,9 @@
 Landlock, the kernel's sandbox for ordinary users, by its three system calls.
 
 A ruleset lists rights; what it does not allow is refused, for good, to the process that enters it
-and to all that it starts. See landlock(7). Restricted here are files and, where the kernel can, signals and
-abstract sockets: both reach only what runs under the same rules. Executing, listing directories and
-other sockets are left alone.
+and to all that it starts. See landlock(7). Restricted are files and, where the kernel can, signals
+and abstract sockets: both reach only what runs under the same rules. Executing, listing directories
+and other sockets are left alone.
 """
 
 import ctypes
