@@ -424,4 +424,4 @@ _fallbackd_client() {
     fi
 }
 
-complete -F _fallbackd_client fallbackd-client
+complete -F _fallbackd_client fallbackd-client fb

@@ -207,6 +207,7 @@ function __fallbackd_client_at
     test (count $argv) -eq 1; or test $place -eq $argv[2]
 end
 
+complete -c fb -w fallbackd-client
 complete -c fallbackd-client -f
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'accounts' -d 'list or add accounts of one agent'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'answer' -d 'answer a question that needs a human'
@@ -215,7 +216,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'cancel' -d 's
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'classify' -d 'show which failure a backend\'s output means'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'completions' -d 'print the completions for a shell'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'config' -d 'show, check or change the configuration'
-complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'continue' -d 'continue a conversation with another agent, as its own'
+complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'continue' -d 'move a conversation to another agent'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'delegate' -d 'run a prompt on the best available backend'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'doctor' -d 'diagnose problems and suggest fixes'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'drain' -d 'stop accepting work and let running work finish'
@@ -223,7 +224,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'events' -d 'p
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'explain' -d 'explain how a delegation was routed'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'gateway' -d 'point a program at the daemon\'s HTTP endpoint'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'health' -d 'show which backends are unavailable, and override it'
-complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'hooks' -d 'have agents that you have open report their limits'
+complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'hooks' -d 'let your open agent sessions report their limits'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'list' -d 'list delegations: running ones, then the last ended'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'log' -d 'show what the agent of a delegation said and did'
 complete -c fallbackd-client -n '__fallbackd_client_at \'\' 0' -a 'mcp' -d 'serve an agent the daemon\'s tools over MCP'

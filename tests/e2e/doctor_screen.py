@@ -21,7 +21,7 @@ FINDINGS = (
         "the service and running agents stop when you log out; enable lingering",
         "loginctl enable-linger me",
     ),
-    Finding("daemon", NOTE, "ローカル is out of use: server_error (接続できません)"),
+    Finding("daemon", NOTE, "ローカル reported a server error: 接続できません"),
 )
 
 

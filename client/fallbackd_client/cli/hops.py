@@ -51,11 +51,27 @@ def hop_sentence(hop: dict[str, Json], delegation: dict[str, Json]) -> str:
     """
     source, target = _name(hop, "from"), _name(hop, "to")
     reason = one_line(hop.get("reason") or "unknown")
-    what = _WHY.get(reason, f"failed ({reason})")
+    what = said(reason)
     at = _reset_at(hop, delegation)
     now = time.time()
     when = "" if at is None or at <= now else f" (resets {_minutes(clock(at, now))})"
     return f"{source} {what}{when}; continuing with {target}."
+
+
+def said(reason: str) -> str:
+    """The reason of an outage behind the name of its backend: `rejected its login`."""
+    return _WHY.get(reason, f"failed ({reason})")
+
+
+def cause(reason: object) -> str:
+    """
+    `codex hit its usage limit`
+
+    Args:
+        reason: The `fallback_reason` of a delegation, a sentence that is too long for a column.
+    """
+    word, _, rest = one_line(reason).partition(": ")
+    return f"{rest.partition(' ')[0]} {_WHY[word]}" if word in _WHY else one_line(reason)
 
 
 def _name(hop: dict[str, Json], end: str) -> str:

@@ -134,7 +134,7 @@ def _not_understood(error: Exception) -> ClientError:
 
 
 def _tell_loss(limit_s: float) -> None:
-    note(f"the daemon is gone; it has {limit_s:.0f} s to come back")
+    note(f"lost the daemon; waiting up to {limit_s:.0f} s for it to return")
 
 
 def _failed(error: ClientError, *, wants_json: bool) -> int:

@@ -7,7 +7,7 @@ import os
 import sys
 
 from fallbackd_client import __version__
-from fallbackd_client.cli.commands import COMMANDS, Command, load
+from fallbackd_client.cli.commands import COMMANDS, GROUPS, Command, load
 from fallbackd_client.cli.output import UsageError
 
 TYPE_CHECKING = False
@@ -141,14 +141,14 @@ def _global_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _commands_help() -> str:
-    shown = [(", ".join(command.names), command.help_line) for command in COMMANDS]
-    width = max(len(names) for names, _ in shown)
-    lines = [f"  {names.ljust(width)}  {help_line}" for names, help_line in shown]
+    width = max(len(", ".join(command.names)) for command in COMMANDS)
+    lines = []
+    for title, group in GROUPS:
+        shown = ((", ".join(command.names), command.help_line) for command in group)
+        lines += [f"{title}:", *(f"  {names.ljust(width)}  {about}" for names, about in shown), ""]
     return "\n".join(
         [
-            "commands:",
             *lines,
-            "",
             f"Run `{PROG} help COMMAND` for its options and an example.",
             "",
             "environment:",

@@ -125,10 +125,26 @@ class Style:
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
+def display_width(text: str) -> int:
+    """Columns that a text takes on a terminal; it holds no control characters."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width  # not needed for most texts
+
+    return sum(
+        0 if combining(one) else 2 if east_asian_width(one) in ("W", "F") else 1 for one in text
+    )
+
+
 def wrapped(line: str, style: Style) -> list[str]:
     """A sentence in lines that fit the terminal, broken between words."""
-    if style.width is None or len(line) <= style.width:
+    if style.width is None or display_width(line) <= style.width:
         return [line]
-    from textwrap import wrap  # rarely needed
-
-    return wrap(line, style.width, break_on_hyphens=False)
+    lines = [""]
+    for word in line.split():
+        longer = f"{lines[-1]} {word}".lstrip()
+        if lines[-1] and display_width(longer) > style.width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fallbackd_client.cli.render import Style, one_line
+from fallbackd_client.cli.render import Style, display_width, one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,17 +28,6 @@ NARROW = 60
 """Columns below which a screen shows less."""
 _LEAST = 8
 """A column is not made narrower than this as long as another one is wider."""
-
-
-def display_width(text: str) -> int:
-    """Columns that a text takes on a terminal; it holds no control characters."""
-    if text.isascii():
-        return len(text)
-    from unicodedata import combining, east_asian_width  # not needed for most texts
-
-    return sum(
-        0 if combining(one) else 2 if east_asian_width(one) in ("W", "F") else 1 for one in text
-    )
 
 
 def shorten(text: str, width: int) -> str:

@@ -161,9 +161,10 @@ def real_cwd(cwd: str | None, policy: Policy, world: World) -> str:
             "work there, or add it to allowed_roots in [defaults]"
         )
     if not defaults.allow_broad_cwd and real in ("/", os.path.realpath(world.home)):
+        what = "the root directory" if real == "/" else "your home directory"
         raise NotPermitted(
-            f"refusing to run in {real}: choose a project directory with --cwd DIR (cwd), "
-            "or set allow_broad_cwd = true in [defaults]"
+            f"{real} is {what}, too broad for an agent: cd into a project, or use --cwd DIR (cwd); "
+            "allow_broad_cwd = true in [defaults] allows it"
         )
     return real
 

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.client.conftest import RunCli
 from tests.client.scripted import Failing, answering, serving
 
 import fallbackd_client
-from fallbackd_client.cli.commands import COMMANDS, load
+from fallbackd_client.cli.commands import COMMANDS, GROUPS, load
 from fallbackd_client.cli.main import main
 
 PONG = {"version": "1.2", "pid": 7, "at": 1.0, "state": "running"}
@@ -36,8 +37,11 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
 def test_help_lists_every_command_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for command in COMMANDS:
-        assert f"  {', '.join(command.names)} " in shown
+    for title, group in GROUPS:
+        listed = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+        assert [line.split()[0].rstrip(",") for line in listed.splitlines()] == [
+            command.name for command in group
+        ]
     for code in ("0", "1", "2", "69", "75", "77", "78", "130"):
         assert f"\n  {code} " in shown
 
@@ -362,3 +366,8 @@ def test_help_fits_a_terminal_of_eighty_columns(
         main(argv)
         shown = capsys.readouterr().out.splitlines()
         assert [one for one in shown if len(one) > 80 and not one.lstrip().startswith("{")] == []
+
+
+def test_the_short_name_starts_the_same_program() -> None:
+    scripts = {one.name: one.value for one in entry_points(group="console_scripts")}
+    assert scripts["fb"] == scripts["fallbackd-client"]

@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fallbackd_client.cli.render import Style, clean, clock, duration, one_line, safe, when
+from fallbackd_client.cli.render import (
+    Style,
+    clean,
+    clock,
+    display_width,
+    duration,
+    one_line,
+    safe,
+    when,
+    wrapped,
+)
 from fallbackd_client.cli.tables import table
 
 PLAIN = Style(enabled=False)
@@ -110,3 +120,11 @@ def test_a_table_is_coloured_only_where_colours_are_on() -> None:
     rows = [["x", "healthy", ""]]
     assert "\x1b" not in table(["A", "STATE", "WHY"], rows, PLAIN)
     assert "\x1b[32mhealthy\x1b[0m" in table(["A", "STATE", "WHY"], rows, Style(enabled=True))
+
+
+@pytest.mark.parametrize("width", [20, 33, 80])
+def test_a_sentence_is_broken_where_the_terminal_ends_wide_characters_included(width: int) -> None:
+    words = "ローカル reported a server error: 接続できません and so on, for a line of text"
+    lines = wrapped(words, Style(enabled=False, width=width))
+    assert " ".join(lines) == words
+    assert all(display_width(line) <= width for line in lines)

@@ -39,7 +39,7 @@ def test_delegate_asks_again_under_the_id_that_it_has_made_up(run_cli: RunCli) -
     first, second = asked(ran.server.requests, "delegate")
     assert first == second
     assert len(first["request_id"]) == 32
-    assert "the daemon is gone; it has 60 s to come back" in ran.err
+    assert "lost the daemon; waiting up to 60 s for it to return" in ran.err
 
 
 def test_delegate_waits_on_for_what_was_accepted(run_cli: RunCli) -> None:

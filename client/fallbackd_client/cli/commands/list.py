@@ -10,8 +10,8 @@ from fallbackd_client.cli import exits
 from fallbackd_client.cli.durations import duration_s
 from fallbackd_client.cli.ids import shortened
 from fallbackd_client.cli.output import UsageError, show
-from fallbackd_client.cli.render import Style, duration, one_line, wrapped
-from fallbackd_client.cli.tables import NARROW, display_width, table
+from fallbackd_client.cli.render import Style, display_width, duration, one_line, wrapped
+from fallbackd_client.cli.tables import NARROW, table
 from fallbackd_client.wire.states import END_STATES, STATES
 
 TYPE_CHECKING = False
@@ -139,7 +139,7 @@ def list_view(
 def _delegations(found: dict[str, Json], style: Style, *, is_part: bool) -> str:
     lines = found["delegations"]
     if not lines:
-        return "no delegations" + (" of that kind" if is_part else "")
+        return "nothing matches" if is_part else "no delegations"
     at = time.time()
     short = shortened([str(one.get("delegation", "?")) for one in lines], is_part=is_part)
     columns = _columns(style, at)

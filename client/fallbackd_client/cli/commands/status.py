@@ -7,6 +7,7 @@ import sys
 import time
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.hops import cause
 from fallbackd_client.cli.ids import shortened
 from fallbackd_client.cli.output import emit_json, is_terminal, show, size_of, style_of
 from fallbackd_client.cli.render import Style, clean, duration, one_line
@@ -242,7 +243,7 @@ def _recent_lines(ended: list[tuple[str, Json]], style: Style) -> list[str]:
             one.get("state", "?"),
             one.get("served_by") or one.get("active") or "",
             f"{duration(at - one['ended_at'])} ago",
-            one_line(one.get("fallback_reason") or one.get("message") or ""),
+            cause(one.get("fallback_reason") or one.get("message") or ""),
         ]
         for name, one in ended
     ]

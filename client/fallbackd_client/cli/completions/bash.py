@@ -92,7 +92,7 @@ _fallbackd_client() {
     fi
 }
 
-complete -F _fallbackd_client fallbackd-client
+complete -F _fallbackd_client fallbackd-client fb
 """
 
 

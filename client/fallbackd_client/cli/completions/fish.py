@@ -50,6 +50,7 @@ function __fallbackd_client_at
     test (count $argv) -eq 1; or test $place -eq $argv[2]
 end
 
+complete -c fb -w fallbackd-client
 complete -c fallbackd-client -f
 """
 

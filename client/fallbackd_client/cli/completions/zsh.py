@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fallbackd_client.cli.completions.tree import Node, Option, Positional, Value
 
 _HEAD = """\
-#compdef fallbackd-client
+#compdef fallbackd-client fb
 # zsh completion for fallbackd-client, generated from its parser: do not edit.
 
 _fallbackd_client_ask() {
@@ -27,7 +27,7 @@ _TAIL = """\
 if [[ $funcstack[1] == _fallbackd-client ]]; then
     _fallbackd-client "$@"
 else
-    compdef _fallbackd-client fallbackd-client
+    compdef _fallbackd-client fallbackd-client fb
 fi
 """
 

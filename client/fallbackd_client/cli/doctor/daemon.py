@@ -25,6 +25,7 @@ from fallbackd_client.cli.doctor.programs import (
     programs_of,
 )
 from fallbackd_client.cli.doctor.service import START, START_MANUALLY
+from fallbackd_client.cli.hops import said
 from fallbackd_client.errors import ClientError, NoDaemon
 
 TYPE_CHECKING = False
@@ -191,9 +192,10 @@ def _own_programs(
 
 def _broken(name: str, entry: dict[str, Json], known: dict[str, Program]) -> Finding:
     reason, detail = str(entry["reason"]), entry.get("detail")
-    what = f"{name} is out of use: {reason}" + (f" ({detail})" if detail else "")
+    login = known[name].login if name in known else ""
+    words = "is logged out" if reason == "auth" and login else said(reason)
+    what = f"{name} {words}" + (f": {detail}" if detail else "")
     if reason == "auth":
-        login = known[name].login if name in known else ""
         return Finding(
             "daemon", WARNING, what, login or f"fallbackd-client health get {command(name)}"
         )

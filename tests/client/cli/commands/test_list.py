@@ -9,8 +9,7 @@ from tests.client.conftest import RunCli
 
 from fallbackd_client.cli.commands.list import directory, list_view
 from fallbackd_client.cli.ids import shortened
-from fallbackd_client.cli.render import Style
-from fallbackd_client.cli.tables import display_width
+from fallbackd_client.cli.render import Style, display_width
 
 RUNNING = {
     "delegation": "d2222222222222222222",
@@ -52,7 +51,7 @@ def test_the_daemon_is_asked_for_what_the_flags_name(run_cli: RunCli, tmp_path: 
     argv = ["list", "--backend", "codex", "--cwd", str(tmp_path), "--since", "2h"]
     before_at = time.time()
     ran = run_cli(argv, {"delegation.list": {"lines": []}})
-    assert ran.out == "no delegations of that kind\n"
+    assert ran.out == "nothing matches\n"
     running, ended = [one["params"] for one in ran.server.requests]
     same = {"brief": True, "backend": "codex", "cwd": str(tmp_path), "limit": 500}
     assert running == {**same, "ended": False}

@@ -132,11 +132,13 @@ def test_what_troubles_the_daemon_is_shown_with_what_mends_it(run_cli: RunCli) -
 def test_what_ended_last_is_shown_with_why_it_went_elsewhere(run_cli: RunCli) -> None:
     ended = {"state": "succeeded", "served_by": "opencode", "ended_at": AT, "created_at": AT}
     work = [{"delegation": f"d{n}", **ended} for n in range(8, 0, -1)]
-    work[0]["fallback_reason"] = "usage_limit: codex"
+    work[0]["fallback_reason"] = "usage_limit: codex failed; continuing with opencode."
     listed = {"delegation.list": lambda params: {"lines": work[: params["limit"]]}}
     ran = run_cli(["status"], {"status": STATUS, **listed})
     assert ran.params("delegation.list")["ended"] is True
-    assert re.search(r"^d8 +succeeded +opencode +\d.* ago +usage_limit: codex$", ran.out, re.M)
+    assert re.search(
+        r"^d8 +succeeded +opencode +\d.* ago +codex hit its usage limit$", ran.out, re.M
+    )
     assert re.findall(r"^d(\d) +succeeded", ran.out, re.M) == ["8", "7", "6", "5", "4"]
 
 

@@ -65,13 +65,13 @@ def test_a_daemon_that_is_well_is_well(tmp_path: Path) -> None:
         (
             status({"a": {"state": "healthy"}, "codex": {"state": "broken", "reason": "auth"}}),
             "warning",
-            "codex is out of use: auth",
+            "codex is logged out",
             "codex login",
         ),
         (
             status({"a": {"state": "healthy"}, "b": {"state": "broken", "reason": "crash"}}),
             "note",
-            "b is out of use: crash",
+            "b crashed",
             "fallbackd-client health clear b",
         ),
         (
@@ -87,7 +87,7 @@ def test_a_daemon_that_is_well_is_well(tmp_path: Path) -> None:
                 }
             ),
             "note",
-            "b is out of use: not_configured (no key: K is not set)",
+            "b is not set up: no key: K is not set",
             "",
         ),
         (
