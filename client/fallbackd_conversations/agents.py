@@ -63,6 +63,8 @@ class StoredBy(Struct, frozen=True, kw_only=True):
     """One conversation of a place by its id. None: there is none that can be read."""
     newest: Callable[[Path, int], list[FoundSession]]
     """The sessions of people in a place that changed last, newest first; at most so many."""
+    why_unread: Callable[[Path], str] = lambda _: ""
+    """Why a place is neither read nor written, in a sentence; empty: it is."""
     parse: Callable[[bytes], Stored]
     """One that is at hand, however damaged it is."""
     takes: frozenset[str]
@@ -343,6 +345,7 @@ AGENTS: Mapping[str, StoredBy] = {
             file=lambda place, _: place,
             read=opencode.read_database,
             newest=_newest_opencode,
+            why_unread=opencode.why_unread,
             parse=opencode.parse,
             takes=opencode.TAKES,
             render=_render_opencode,

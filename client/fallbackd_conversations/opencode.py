@@ -49,9 +49,16 @@ MAX_CHARS = 32 * 1024 * 1024
 _HEAD_CHARS = 1000
 _FIELD = re.compile(r'"(type|mime|filename)":"([^"\\]*)"')
 TAKES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
+_NEWER_TABLES = (
+    "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name GLOB 'session_v[0-9]*' LIMIT 1"
+)
 BUSY_S = 1.0
 _STEPS_PER_LOOK, _MAX_LOOKS = 100_000, 2_000
 """Of SQLite: some seconds. The file may have been made to take for ever."""
+
+
+class NewerStore(ValueError):
+    """A database of a version whose tables are not known."""
 
 
 def parse(data: bytes) -> Stored:
@@ -207,6 +214,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     The database, for a bounded number of steps.
 
     Raises:
+        NewerStore: Its tables are those of a later version, beside old ones that are stale.
         OSError: It is not there; or it, or a file that SQLite opens beside it, is no file: SQLite
             would wait for the other end of a pipe.
     """
@@ -217,7 +225,24 @@ def _opened(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_S)
     looks = iter(range(_MAX_LOOKS))
     database.set_progress_handler(lambda: next(looks, None) is None, _STEPS_PER_LOOK)
+    try:
+        if database.execute(_NEWER_TABLES).fetchone() is not None:
+            raise NewerStore(f"{path} is of opencode 2 or later, whose sessions are not read yet")
+    except BaseException:
+        database.close()
+        raise
     return database
+
+
+def why_unread(path: Path) -> str:
+    """Why nothing is read from a database or written into it; empty: it is none of that kind."""
+    try:
+        _opened(path).close()
+    except NewerStore as error:
+        return str(error)
+    except (sqlite3.Error, OSError, ValueError):
+        pass  # it is missing or damaged
+    return ""
 
 
 def _object(data: Any) -> dict[str, Any]:

@@ -681,11 +681,28 @@ def test_opencode_goes_on_with_the_model_that_its_user_used_last(home: Path) -> 
     assert one.render(said, place=nowhere, cwd="/w", now=NOW, seed=SEED, owner="person") is None
 
 
+@pytest.mark.parametrize("table", ["session_v2", "session_v3"])
+def test_a_database_of_a_later_version_is_not_read_and_its_old_tables_neither(
+    home: Path, table: str
+) -> None:
+    path = home / ".local/share/opencode/opencode.db"
+    assert opencode.why_unread(path) == ""
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"CREATE TABLE {table} (id TEXT PRIMARY KEY, directory TEXT)")
+        database.commit()
+    assert opencode.read_database(path, OPENCODE_ID) is None
+    assert opencode.newest_in(path, limit=3) == []
+    assert opencode.last_model(path) == ""
+    why = agents.AGENTS["opencode"].why_unread(path)
+    assert why == f"{path} is of opencode 2 or later, whose sessions are not read yet"
+
+
 def test_a_database_that_is_none_is_nothing(tmp_path: Path) -> None:
     path = tmp_path / "opencode.db"
     path.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
     assert opencode.read_database(path, "ses_1") is None
     assert opencode.newest_in(path, limit=3) == []
+    assert opencode.why_unread(path) == ""
     path.unlink()
     with closing(sqlite3.connect(path)) as database:
         database.execute("CREATE TABLE session (id TEXT)")

@@ -141,6 +141,8 @@ def carry(
     cwd = session.cwd
     place = {**environ, **target.environ}
     where = agent.place(place, home)
+    if why := agent.why_unread(where):
+        raise NotCarried(f"{target.agent} cannot be given a conversation: {why}")
     written = agent.render(
         history,
         place=where,

@@ -61,6 +61,12 @@ def newest(
     return sorted(found, key=lambda one: -one.changed_at)
 
 
+def unread(agents: Iterable[str], environ: Mapping[str, str], *, home: str) -> list[str]:
+    """Why the sessions of agents are not read, one sentence for each."""
+    where = places(environ, home)
+    return [why for one in agents if (why := AGENTS[one].why_unread(where[one]))]
+
+
 def by_id(agent: str, id: str, environ: Mapping[str, str], *, home: str) -> FoundSession | None:
     """Any stored session, also one that a program has held."""
     place = places(environ, home)[agent]

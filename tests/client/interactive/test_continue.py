@@ -4,15 +4,17 @@ import json
 import os
 import pty
 import select
+import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 from tests.client.conftest import RunCli
+from tests.support.agents import program
 from tests.support.command import client_argv, client_environ
 from tests.support.daemon import HANG_S
 
@@ -514,6 +516,22 @@ def test_what_cannot_be_is_said(
     limited(home)
     assert main(["--socket", "/nowhere", "continue", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_sessions_of_a_later_opencode_are_said_to_be_unread_and_none_is_made_there(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limited(home)
+    path = home / ".local/share/opencode/opencode.db"
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE session_v2 (id TEXT PRIMARY KEY)")
+    assert main(["--socket", "/nowhere", "continue", "--from", "opencode"]) == 2
+    why = f"{path} is of opencode 2 or later, whose sessions are not read yet"
+    assert capsys.readouterr().err.splitlines()[0].strip() == why
+    program(home / "bin", "opencode", "exit 1")
+    assert main(["--socket", "/nowhere", "continue", "--from", "claude", "--to", "opencode"]) == 2
+    assert f"opencode cannot be given a conversation: {why}" in capsys.readouterr().err
 
 
 def test_a_prompt_is_never_an_option() -> None:

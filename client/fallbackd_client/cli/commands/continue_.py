@@ -140,13 +140,16 @@ def _session(args: argparse.Namespace, client: Client) -> FoundSession | None:
         last_limited,
         newest,
         of_attempts,
+        unread,
     )
 
     environ, home, cwd = os.environ, os.path.expanduser("~"), os.getcwd()
     agent, colon, id = _source(args.source)
+    agents = (agent,) if agent in AGENTS else AGENTS
+    for why in unread(agents, environ, home=home):
+        note(why)
     if colon:
         return _required(by_id(agent, id, environ, home=home), f"{agent} has no session {id}")
-    agents = (agent,) if agent in AGENTS else AGENTS
     found = newest(agents, environ, home=home, limit=_LISTED, without=of_attempts(client))
     if not found:
         raise UsageError(f"no sessions of {', '.join(agents)} found")
