@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
+import pytest
+
 from fallbackd.ports.opencode import Heard
 from fallbackd.transports.opencode.link import OpencodeLink
 
@@ -63,6 +65,38 @@ async def test_a_call_names_its_directory_and_carries_its_password() -> None:
         assert b"POST /session?directory=%2Fa+b " in served.requests[0]
         assert b"Authorization: Basic b3BlbmNvZGU6cHc=" in served.requests[0]
         assert "pw" not in repr(one)
+
+
+PAGE = b"HTTP/1.1 200 OK\r\ncontent-type: text/html;x\r\nconnection: close\r\n\r\n<!doctype html>"
+"""What version 2 answers where it does not know a path."""
+
+
+@pytest.mark.parametrize("path", ["/api/info", "/api/health"])
+@pytest.mark.parametrize("version", ["2.0.3", "2.1.4", "3.0.0"])
+async def test_a_later_version_is_named_in_place_of_its_web_page(path: str, version: str) -> None:
+    about = plain(200, b'{"version": "%s"}' % version.encode())
+    pages = {"/global/health": PAGE, "/session": PAGE, "/global/event": PAGE, "/event": PAGE}
+    async with link({**pages, path: about}) as (one, _):
+        for asked in ("/global/health", "/session"):
+            called = await one.call("GET", asked)
+            assert (called.is_good, called.is_unsupported) == (False, True)
+            assert called.problem.startswith(f"opencode {version} is not supported yet")
+        assert await heard(one) == []
+
+
+async def test_a_later_version_that_knows_the_old_call_is_named_too() -> None:
+    answer = plain(200, b'{"healthy": true, "version": "3.0.0"}')
+    async with link({"/global/health": answer}) as (one, _):
+        called = await one.call("GET", "/global/health")
+        assert (called.is_good, called.is_unsupported) == (False, True)
+        assert called.problem.startswith("opencode 3.0.0 is not supported yet")
+
+
+async def test_a_web_page_of_a_server_that_says_no_version_is_no_answer() -> None:
+    for more in ({}, {"/api/info": PAGE}, {"/api/health": plain(200, b'{"healthy": true}')}):
+        async with link({"/global/health": PAGE, **more}) as (one, _):
+            called = await one.call("GET", "/global/health")
+            assert (called.status, called.is_unsupported) == (404, False)
 
 
 async def test_whatever_goes_wrong_is_an_answer() -> None:

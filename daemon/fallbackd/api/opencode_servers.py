@@ -27,6 +27,8 @@ class ServerState(Struct, frozen=True, kw_only=True):
     is_announced: bool
     version: str | None = None
     problem: str = ""
+    is_refused: bool = False
+    """It answers, and cannot be followed until that changes: its version, its password."""
 
 
 class Plugin(Protocol):

@@ -20,6 +20,8 @@ class Called(Struct, frozen=True, kw_only=True):
     """Its JSON, of any shape; None where it had none, or none that can be read."""
     problem: str = ""
     """In words, where it is no success."""
+    is_unsupported: bool = False
+    """The server is of a version that does not know these calls; `problem` names it."""
 
     @property
     def is_good(self) -> bool:

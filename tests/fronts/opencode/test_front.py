@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
@@ -18,6 +19,7 @@ from tests.support.watching import NoFiles
 from fallbackd.api.opencode_servers import BadServer, NotWatched
 from fallbackd.engine.api import Engine
 from fallbackd.fronts.opencode.front import FORGET_S, MAX_SERVERS, OpencodeFront
+from fallbackd.ports.opencode import Called, Heard
 from fallbackd.stores.memory import MemoryStore
 
 URL = "http://127.0.0.1:4096"
@@ -194,6 +196,46 @@ async def test_a_server_that_is_gone_for_a_day_is_forgotten_and_one_that_is_up_i
         remembered = json.loads(await engine.store.get_meta("opencode_servers") or "")
         assert list(remembered) == [URL]
         assert remembered[URL] >= seen_at
+
+
+async def test_a_server_of_a_later_version_is_named_and_asked_less_and_less(
+    tmp_path: Path,
+) -> None:
+    asked: list[float] = []
+    server = OpencodeDouble(URL)
+    why = "opencode 2.1.4 is not supported yet"
+    body = {"version": "2.1.4"}
+    server.answers["/global/health"] = Called(
+        status=505, body=body, problem=why, is_unsupported=True
+    )
+    server.on_call = lambda path: asked.append(anyio.current_time())
+    with capture_logs() as logs:
+        async with front(tmp_path, servers={URL: server}, configured={URL: None}) as (f, _, _):
+            await until(lambda: len(asked) == 4)
+            (state,) = f.states()
+            assert (state.is_up, state.is_refused, state.version) == (False, True, "2.1.4")
+            assert state.problem == why
+    waits = [after - before for before, after in pairwise(asked)]
+    assert [wait >= least for wait, least in zip(waits, (0.2, 0.4, 0.8), strict=True)] == [True] * 3
+    assert [one["event"] for one in logs if one["event"].startswith("server.")] == [
+        "server.refused"
+    ]
+
+
+async def test_a_server_whose_events_end_at_once_is_asked_less_and_less(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    async def none() -> AsyncIterator[Heard]:
+        asked.append(anyio.current_time())
+        return
+        yield
+
+    server = OpencodeDouble(URL)
+    server.events = none  # type: ignore[method-assign,assignment]
+    async with front(tmp_path, servers={URL: server}, configured={URL: None}):
+        await until(lambda: len(asked) == 4)
+    waits = [after - before for before, after in pairwise(asked)]
+    assert [wait >= least for wait, least in zip(waits, (0.2, 0.4, 0.8), strict=True)] == [True] * 3
 
 
 async def test_a_session_that_nobody_knows_is_found_in_the_directory_that_was_announced(

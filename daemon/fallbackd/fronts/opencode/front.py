@@ -95,6 +95,7 @@ class OpencodeFront:
                 is_announced=one.is_announced,
                 version=one.version,
                 problem=one.problem,
+                is_refused=one.is_refused,
             )
             for one in self._watches.values()
         ]

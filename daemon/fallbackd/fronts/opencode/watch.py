@@ -26,12 +26,15 @@ HEALTH_LIMIT_S = 1.0
 MAX_DIRECTORIES = 200
 FIRST_WAIT_S = 0.2
 MAX_WAIT_S = 10.0
+MAX_REFUSED_WAIT_S = 300.0
+"""Until a person has changed its version or its password."""
 
 
 class ServerWatch:
     """
     Attributes:
         is_up: It answers, and its events are followed.
+        is_refused: It answers, and cannot be followed until its version or password changes.
         seen_at: When it showed itself last. Of no meaning while it is up.
     """
 
@@ -49,6 +52,7 @@ class ServerWatch:
         self.is_announced = is_announced
         self.seen_at = seen_at
         self.is_up = False
+        self.is_refused = False
         self.version: str | None = None
         self.since_at: float | None = None
         self.problem = ""
@@ -98,11 +102,11 @@ class ServerWatch:
             while True:
                 try:
                     if await self._answers() and await self._is_to_follow():
-                        wait_s = FIRST_WAIT_S
                         await self._follow(tasks)
                 except Exception:  # a bug with one server must not end the watch of all
                     log.exception("server.broke", server=self.url)
                 if self.is_up:
+                    wait_s = FIRST_WAIT_S
                     self.is_up = False
                     self.seen_at = self._watched.now
                     log.warning("server.lost", server=self.url)
@@ -110,16 +114,21 @@ class ServerWatch:
                     await self._sooner.wait()
                     wait_s = FIRST_WAIT_S
                 self._sooner = anyio.Event()
-                wait_s = min(wait_s * 2, MAX_WAIT_S)
+                wait_s = min(wait_s * 2, MAX_REFUSED_WAIT_S if self.is_refused else MAX_WAIT_S)
 
     async def _answers(self) -> bool:
         called = await self.link.call("GET", "/global/health", limit_s=HEALTH_LIMIT_S)
         if called.status == 404:  # a server that does not know the call
             called = await self.link.call("GET", "/config", limit_s=HEALTH_LIMIT_S)
-        self.problem = called.problem
-        if called.status in (401, 403):
-            self.problem = f"{called.problem}: it wants a password that is not known here"
-        if called.is_good and isinstance(called.body, dict):
+        problem = called.problem
+        is_locked = called.status in (401, 403)
+        if is_locked:
+            problem = f"{called.problem}: it wants a password that is not known here"
+        self.is_refused = is_locked or called.is_unsupported
+        if self.is_refused and problem != self.problem:
+            log.warning("server.refused", server=self.url, problem=problem)
+        self.problem = problem
+        if (called.is_good or called.is_unsupported) and isinstance(called.body, dict):
             version = called.body.get("version")
             self.version = version if isinstance(version, str) else None
         return called.is_good

@@ -12,11 +12,14 @@ import msgspec
 from fallbackd.lib import foreign_json
 from fallbackd.lib.sse import EventReader
 from fallbackd.ports.opencode import Called, Heard
+from fallbackd_conversations.opencode_versions import unsupported
 
 if TYPE_CHECKING:
     import httpx2
 
 USER = "opencode"
+NOT_SUPPORTED = 505
+"""Status of HTTP for a version that is not supported."""
 CALL_LIMIT_S = 15.0
 SILENCE_S = 35.0
 """Its heartbeat comes every 10 s (measured)."""
@@ -25,6 +28,10 @@ MAX_EVENT_BYTES = 32 * 1024 * 1024
 """A longer event is skipped: it holds the output of a tool, which nothing here needs whole."""
 _STREAMS = ("/global/event", "/event")
 """The second is what servers have that do not know the first: events of one directory."""
+HEALTH = "/global/health"
+_NEWER = "/api/"
+_NEWER_HEALTH = (f"{_NEWER}info", f"{_NEWER}health")
+"""Of 2.0.4 and later, and of the versions before it."""
 
 
 class CallFailed(Exception):
@@ -88,10 +95,24 @@ class OpencodeLink:
             answer = None
             if response.is_success and _is_json(response):
                 return Called(status=502, problem="an answer that cannot be read")
+        if response.is_success and _is_page(response) and not path.startswith(_NEWER):
+            return await self._not_understood(limit_s)
         if response.is_success:
-            return Called(status=response.status_code, body=answer)
+            why = unsupported(_version(answer)) if path == HEALTH else ""
+            status = NOT_SUPPORTED if why else response.status_code
+            return Called(status=status, body=answer, problem=why, is_unsupported=bool(why))
         problem = f"HTTP {response.status_code}{_words(answer)}"
         return Called(status=response.status_code, body=answer, problem=problem)
+
+    async def _not_understood(self, limit_s: float) -> Called:
+        """It has answered with its web page, as version 2 does where it does not know a call."""
+        for path in _NEWER_HEALTH:
+            called = await self.call("GET", path, limit_s=limit_s)
+            if called.is_good and (why := unsupported(_version(called.body))):
+                return Called(
+                    status=NOT_SUPPORTED, body=called.body, problem=why, is_unsupported=True
+                )
+        return Called(status=404, problem="a web page instead of an answer")
 
     async def events(self) -> AsyncGenerator[Heard, None]:
         import httpx2
@@ -100,7 +121,7 @@ class OpencodeLink:
         for path in _STREAMS:
             try:
                 async with self._client.stream("GET", path, timeout=timeout) as answer:
-                    if answer.status_code == 404:
+                    if answer.status_code == 404 or _is_page(answer):
                         continue
                     if not answer.is_success:
                         return
@@ -124,6 +145,14 @@ async def _event_data(answer: "httpx2.Response") -> AsyncIterator[bytes]:
 
 def _is_json(response: "httpx2.Response") -> bool:
     return "json" in response.headers.get("content-type", "")
+
+
+def _is_page(response: "httpx2.Response") -> bool:
+    return "html" in response.headers.get("content-type", "")
+
+
+def _version(answer: object) -> object:
+    return answer.get("version") if isinstance(answer, dict) else None
 
 
 def _words(answer: object) -> str:
