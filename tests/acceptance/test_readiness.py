@@ -1,6 +1,7 @@
 """What is known of backends without spending anything: `status --verbose` and `doctor`."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,9 +11,12 @@ from msgspec import structs
 from tests.support.agents import program
 from tests.support.clock import ManualClock
 from tests.support.command import run_client
-from tests.support.daemon import in_process
+from tests.support.daemon import InProcess, in_process
 from tests.support.provider import Provider, provider
 
+from fallbackd.api.host import Trouble
+from fallbackd.app.private import Guard
+from fallbackd.app.troubles import troubles
 from fallbackd.core.protocol import HttpRequest, NoAnswer
 from fallbackd.ports.probe import Fetched
 from fallbackd_client.errors import RpcError
@@ -103,6 +107,56 @@ async def test_offline_nobody_is_asked_and_nobody_is_blamed(tmp_path: Path) -> N
         assert (await daemon.client.call("health"))["health"]["far"]["state"] == "healthy"
 
 
+VERSION_2 = """\
+case "$1" in
+--version) echo opencode v2.1.4 ;;
+*) printf '\\nERROR\\n  Unrecognized flag: --dir in command opencode %s\\n' "$1" >&2; exit 1 ;;
+esac"""
+NAMED = "opencode 2.1.4 is not supported yet: fallbackd works with version 1"
+
+
+@pytest.mark.parametrize("serve", ["true", "false"])
+async def test_a_later_version_of_opencode_is_named_when_it_has_refused(
+    tmp_path: Path, serve: str
+) -> None:
+    path = program(tmp_path / "bin", "opencode", VERSION_2)
+    env = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
+    config = f'[backends.opencode]\nkind = "opencode"\nserve = {serve}\n'
+    async with in_process(tmp_path, config, env=env) as daemon:
+        refused = await daemon.client.call(
+            "delegate", {"prompt": "x", "chain": ["opencode"], "wait": "finished"}
+        )
+        failure = refused["failure"]
+        assert (failure["reason"], failure["detail"]) == ("not_configured", "version")
+        await daemon.client.call("status", {"verbose": True})
+        (said,) = [one for one in troubles_of(daemon) if one.kind == "version"]
+        assert said.message == f"{NAMED}; {path} gets no work, and its sessions are not protected"
+
+
+async def test_a_package_says_the_version_before_its_program_is_run(tmp_path: Path) -> None:
+    package = tmp_path / "node_modules" / "@opencode" / "cli"
+    real = program(package / "bin", "opencode", "echo never run >&2; exit 1")
+    (package / "package.json").write_text('{"name": "@opencode/cli", "version": "2.1.4"}')
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "opencode").symlink_to(real)
+    env = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
+    async with in_process(tmp_path, '[backends.opencode]\nkind = "opencode"\n', env=env) as daemon:
+        await daemon.engine.readiness.look(daemon.engine.settings.policy.backends)
+        entry = (await daemon.client.call("health"))["health"]["opencode"]
+        assert (entry["reason"], entry["detail"]) == ("not_configured", "version")
+        assert [NAMED in one.message for one in troubles_of(daemon)] == [True]
+        (package / "package.json").write_text('{"name": "opencode-ai", "version": "1.18.33"}')
+        os.utime(real, (1.0, 1.0))
+        await daemon.engine.readiness.look(daemon.engine.settings.policy.backends)
+        entry = (await daemon.client.call("health"))["health"]["opencode"]
+        assert entry["state"] == "healthy"
+        assert troubles_of(daemon) == []
+
+
+def troubles_of(daemon: InProcess) -> list[Trouble]:
+    return [one for one in troubles(Guard(()), None, daemon.engine) if one.kind == "version"]
+
+
 class Recorder:
     """In place of the network: whatever is asked is written down, and not sent."""
 
@@ -114,6 +168,9 @@ class Recorder:
         return Fetched(exit=NoAnswer(exception="ConnectError", text="", at=0.0))
 
     async def version(self, path: str) -> str | None:
+        return None
+
+    def known_version(self, path: str) -> str | None:
         return None
 
 

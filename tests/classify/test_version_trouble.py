@@ -23,6 +23,8 @@ REFUSALS = {
     "gemini": "Unknown arguments: approval-mode, approvalMode\nUsage: gemini [options] [command]",
     "gemini's choices": 'Invalid values:\n  Argument: output-format, Given: "stream-json"',
     "opencode": "opencode run [message..]\n\nrun opencode with a message\n\nPositionals:",
+    "opencode 2": "\nERROR\n  Unrecognized flag: --dir in command opencode run\n",
+    "opencode 2's command": '\nERROR\n  Unknown subcommand "import"\n',
     "argparse": "usage: x [-h]\nx: error: unrecognized arguments: --json",
     "cobra": "Error: unknown flag: --json\nUsage:\n  x run [flags]",
     "go": "flag provided but not defined: -json",

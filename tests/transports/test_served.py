@@ -21,6 +21,7 @@ from fallbackd.backends import KINDS
 from fallbackd.classify.classifier import classify
 from fallbackd.core.failures import NO_CONVERSATION
 from fallbackd.core.protocol import (
+    WRONG_VERSION,
     CommandLine,
     Evidence,
     GivenUp,
@@ -280,6 +281,19 @@ async def test_where_no_server_comes_up_the_prompt_is_run_without_one(tmp_path: 
     assert (heard.exit.code, heard.exit.gone) == (0, True)
     assert b"".join(each.data for each in heard.chunks) == b"prompt done\n"
     assert (tmp_path / "attempt1" / "output.log").read_text() == "prompt done\n"
+
+
+async def test_a_server_of_version_2_is_named_and_nothing_is_run_in_its_place(
+    tmp_path: Path,
+) -> None:
+    run = CommandLine(argv=("sh", "-c", "echo done"), cwd=str(tmp_path))
+    async with serving(tmp_path, start="version-2") as place:
+        heard = await place.ask("say x", otherwise=run)
+        assert isinstance(heard.exit, NotStarted)
+        assert (heard.exit.error, heard.exit.gone) == (WRONG_VERSION, True)
+        assert heard.exit.text.startswith("opencode 2.1.4 is not supported yet")
+        assert b"done" not in b"".join(each.data for each in heard.chunks)
+        assert all(not lives(each["pid"]) for each in place.notes("start"))
 
 
 async def test_what_runs_without_a_server_is_stopped_with_its_children(tmp_path: Path) -> None:

@@ -52,6 +52,9 @@ def hop_sentence(hop: dict[str, Json], delegation: dict[str, Json]) -> str:
     source, target = _name(hop, "from"), _name(hop, "to")
     reason = one_line(hop.get("reason") or "unknown")
     what = said(reason)
+    details = [hop.get("evidence"), *(one.get("detail") for one in _failures(hop, delegation))]
+    if reason == "not_configured" and "version" in details:
+        what = "is of a version that is not supported"
     at = _reset_at(hop, delegation)
     now = time.time()
     when = "" if at is None or at <= now else f" (resets {_minutes(clock(at, now))})"
@@ -82,14 +85,16 @@ def _name(hop: dict[str, Json], end: str) -> str:
     return name
 
 
+def _failures(hop: dict[str, Json], delegation: dict[str, Json]) -> list[dict[str, Json]]:
+    """Of the attempts at the backend that was left."""
+    attempts = delegation.get("attempts") or []
+    found = [one.get("failure") for one in attempts if one.get("backend") == hop.get("from")]
+    return [one for one in found if isinstance(one, dict)]
+
+
 def _reset_at(hop: dict[str, Json], delegation: dict[str, Json]) -> float | None:
-    for attempt in delegation.get("attempts") or []:
-        failure = attempt.get("failure")
-        if attempt.get("backend") == hop.get("from") and isinstance(failure, dict):
-            at = failure.get("stated_reset_at")
-            if isinstance(at, int | float):
-                return float(at)
-    return None
+    stated = [one.get("stated_reset_at") for one in _failures(hop, delegation)]
+    return next((float(at) for at in stated if isinstance(at, int | float)), None)
 
 
 def _minutes(shown: str) -> str:

@@ -134,7 +134,7 @@ class Daemon:
 
     def troubles(self) -> tuple[Trouble, ...]:
         of_gateway = () if self._built is None else self._built.gateway.troubles
-        return troubles(self._guard, self._server, self._engine) + of_gateway
+        return troubles(self._guard, self._server, self._engine, self.opencode) + of_gateway
 
     async def check_config(
         self, *, path: str | None, text: str | None, directory: str | None = None

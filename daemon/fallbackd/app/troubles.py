@@ -1,6 +1,7 @@
 """What the daemon says in `status` of its surroundings, while it lasts."""
 
 from fallbackd.api.host import Trouble
+from fallbackd.api.opencode_servers import OpencodeServers
 from fallbackd.app.private import Guard
 from fallbackd.engine.api import Engine
 from fallbackd.fronts.rpc.server import RpcServer
@@ -16,7 +17,12 @@ NO_TMUX = Trouble(
 )
 
 
-def troubles(guard: Guard, server: RpcServer | None, engine: Engine | None) -> tuple[Trouble, ...]:
+def troubles(
+    guard: Guard,
+    server: RpcServer | None,
+    engine: Engine | None,
+    opencode: OpencodeServers | None = None,
+) -> tuple[Trouble, ...]:
     found = list(guard.troubles)
     few = None if server is None else server.postponed
     if few is None and (server is None or server.connections < LOOK_BELOW):
@@ -29,7 +35,34 @@ def troubles(guard: Guard, server: RpcServer | None, engine: Engine | None) -> t
     if (socks := socks_trouble()) is not None:
         found.append(Trouble(kind="proxy", message=socks))
     found += _of_sharing(engine)
+    found += [] if engine is None else _of_versions(engine)
+    found += [] if opencode is None else _of_servers(opencode)
     return tuple(found)
+
+
+def _of_versions(engine: Engine) -> list[Trouble]:
+    """Programs that were asked for their version, or whose package says it."""
+    world, settings = engine.world, engine.settings
+    found: dict[str, None] = {}
+    for backend in settings.policy.backends.values():
+        kind = world.kinds.get(backend.kind)
+        program = None if kind is None else kind.program(settings.options_of(backend.id))
+        path = None if program is None else world.find_program(program)
+        version = None if path is None else world.probe.known_version(path)
+        if kind is not None and version is not None and (why := kind.unsupported(version)):
+            found[f"{why}; {path} gets no work, and its sessions are not protected"] = None
+    return [Trouble(kind="version", message=one) for one in found]
+
+
+def _of_servers(opencode: OpencodeServers) -> list[Trouble]:
+    return [
+        Trouble(
+            kind="opencode",
+            message=f"the opencode at {one.url} is not protected: {one.problem}",
+        )
+        for one in opencode.states()
+        if one.is_refused
+    ]
 
 
 def _of_sharing(engine: Engine | None) -> list[Trouble]:

@@ -32,6 +32,7 @@ from fallbackd.backends.spec import BackendKind, Footprint, Options, Setup
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
+    WRONG_VERSION,
     Call,
     CommandLine,
     Evidence,
@@ -49,6 +50,7 @@ from fallbackd.core.protocol import (
     Usage,
     Work,
 )
+from fallbackd_conversations.opencode_versions import unsupported
 from fallbackd_conversations.turns import TITLE_OF_PROGRAM
 
 _INLINE_CONFIG = "OPENCODE_CONFIG_CONTENT"
@@ -307,6 +309,12 @@ RULES = (
         codes=("configinvaliderror", "configjsonerror", "providerinitializationerror"),
     ),
     Rule(
+        id="opencode-version",
+        reason=Reason.NOT_CONFIGURED,
+        detail="version",
+        codes=(WRONG_VERSION.lower(),),
+    ),
+    Rule(
         id="opencode-resume",
         reason=Reason.SESSION,
         detail=NO_CONVERSATION,
@@ -348,5 +356,6 @@ KIND = BackendKind(
     imports=_importing,
     drops=_dropping,
     structured=True,
+    unsupported=unsupported,
     footprint=lambda _: footprint("opencode"),
 )

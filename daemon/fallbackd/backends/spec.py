@@ -181,6 +181,9 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     program: Callable[[Options], str | None] = lambda _: None
     """The executable that must be on PATH; None for what is not a program."""
     setup: Setup = Setup()
+    unsupported: Callable[[str], str] = lambda _: ""
+    """Why its program cannot be used, from the line that it prints about its version; empty: it
+    can."""
     endpoint: Endpoint | None = None
     """Of an API over HTTP; None: it is a program."""
     keeps_to_reading: bool = False

@@ -16,8 +16,9 @@ RULE = Rule(id="version", reason=Reason.NOT_CONFIGURED, detail="version")
 
 _MAX_CHARS = 16_384
 _REFUSES = re.compile(
-    # opencode prints its help alone
+    # opencode prints its help alone; version 2 an error
     r"\A\s*opencode (?:run|serve) \["
+    r"|^\s*(?:Unrecognized flag: -|Unknown subcommand \")"
     r"|^(?:[\w./-]{1,60}: )?(?:fatal |usage )?(?:error: )?(?:"
     # clap, commander, yargs, argparse, getopt, cobra, Go's own flags
     r"unexpected argument '.{1,200}' found"

@@ -242,7 +242,7 @@ class NotStarted(Struct, frozen=True, kw_only=True, tag="not_started"):
     The operating system refused: `error` is its symbolic name (ENOENT, EACCES, E2BIG, …).
 
     `NO_SECRET` and `OLD_SECRET` are ours: the secret of the call's credential is not there, or is
-    over by its own date. `text` says where, never what was found.
+    over by its own date. `text` says where, never what was found. So is `WRONG_VERSION`.
     """
 
     error: str
@@ -267,6 +267,8 @@ FOREIGN_LISTENER = "ForeignListener"
 """`NoAnswer.exception` where the server on loopback is of another user. Nothing was sent."""
 DAEMON_LOST = "DaemonLost"
 """`NoAnswer.exception` where the daemon that made the request ended before the response did."""
+WRONG_VERSION = "WRONG_VERSION"
+"""`NotStarted.error` where the program is of a version that is not supported."""
 
 
 class NoAnswer(Struct, frozen=True, kw_only=True, tag="no_answer"):

@@ -87,6 +87,9 @@ class NoProbe:
     async def version(self, program: str) -> str | None:
         return None
 
+    def known_version(self, program: str) -> str | None:
+        return None
+
     async def fetch(self, request: HttpRequest) -> Fetched:
         return Fetched(exit=NoAnswer(exception="NoProbe", text="probes are off"))
 

@@ -22,6 +22,9 @@ from fallbackd.lib.homes import expand, places
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
 
+VERSION = "version"
+"""Detail of the outage of a program whose version is not supported."""
+
 
 class ReadinessHost(Protocol):
     store: Store
@@ -40,6 +43,7 @@ class Readiness:
     async def look(self, backends: Iterable[BackendId] | Mapping[BackendId, Backend]) -> None:
         await self._credentials.recall()
         for name in list(backends):
+            await self._ask_version(name)
             event = self._seen(name)
             if event is not None:
                 await self._host.handle(event)
@@ -60,6 +64,19 @@ class Readiness:
         name = None if backend is None else BackendId(backend)
         found = candidates_for(policy, backend=name, role=role, chain=entries)
         await self.look(dict.fromkeys(entry.backend for entry in found))
+
+    async def _ask_version(self, name: BackendId) -> None:
+        """Of a program that has refused the way it was started: `status` names it."""
+        host = self._host
+        record = host.store.peek().health.get(backend_scope(name))
+        backend = find_backend(host.settings.policy, name)
+        if record is None or record.outage is None or record.outage.detail != VERSION:
+            return
+        if backend is not None and backend.kind in host.world.kinds:
+            program = host.world.kinds[backend.kind].program(host.settings.options_of(name))
+            path = None if program is None else host.world.find_program(program)
+            if path is not None:
+                await host.world.probe.version(path)
 
     def _seen(self, name: BackendId) -> ReadinessSeen | None:
         """What is worth an event: something that the records do not say yet."""
@@ -98,6 +115,9 @@ class Readiness:
         path = self._host.world.find_program(program)
         if path is None:
             return Reason.NOT_INSTALLED, f"{program} is not on PATH"
+        version = self._host.world.probe.known_version(path)
+        if version is not None and kind.unsupported(version):
+            return Reason.NOT_CONFIGURED, VERSION
         if kind.login is not None and self._is_logged_out(kind.login, backend, options, path):
             account = f"{backend.account} " if backend.account else ""
             return Reason.NOT_CONFIGURED, f"not logged in: run `{account}{kind.login.command}`"

@@ -18,6 +18,10 @@ class Probe(Protocol):
         """What a program says about its version, in a line; None: nothing within seconds."""
         ...
 
+    def known_version(self, program: str) -> str | None:
+        """The same without running it: from an earlier answer, or the package that it is in."""
+        ...
+
     async def fetch(self, request: HttpRequest) -> Fetched:
         """One request that is never billed. Bounded in time and size; never raises for it."""
         ...

@@ -4,11 +4,14 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from fallbackd.core.protocol import HttpRequest, NoAnswer
+from fallbackd.lib import foreign_json, privatefile
 from fallbackd.ports.probe import Fetched
 from fallbackd.ports.transport import Transport
 from fallbackd.transports.process.environment import child_environment
@@ -18,6 +21,28 @@ MAX_BODY_BYTES = 1024 * 1024
 MAX_VERSION_CHARS = 80
 
 
+def _key(program: str) -> tuple[str, int] | None:
+    try:
+        return program, os.stat(program).st_mtime_ns
+    except OSError:
+        return None
+
+
+def _of_package(program: str) -> str | None:
+    """The version of the npm package that a program is in."""
+    place = Path(os.path.realpath(program)).parent
+    for directory in (place, place.parent):
+        try:
+            found = foreign_json.decode(
+                privatefile.read_file(directory / "package.json", max_bytes=MAX_BODY_BYTES)
+            )
+        except (OSError, ValueError, msgspec.DecodeError, RecursionError):
+            continue
+        version = found.get("version") if isinstance(found, dict) else None
+        return version if isinstance(version, str) else None
+    return None
+
+
 class FreeProbe:
     """See `ports.probe.Probe`. Of a program the answer is kept until its file changes."""
 
@@ -25,15 +50,23 @@ class FreeProbe:
         self._http = http
         self._environ = environ
         self._versions: dict[tuple[str, int], str | None] = {}
+        self._packaged: dict[tuple[str, int], str | None] = {}
 
     async def version(self, program: str) -> str | None:
-        try:
-            key = (program, os.stat(program).st_mtime_ns)
-        except OSError:
+        key = _key(program)
+        if key is None:
             return None
         if key not in self._versions:
             self._versions[key] = await self._ask(program)
         return self._versions[key]
+
+    def known_version(self, program: str) -> str | None:
+        key = _key(program)
+        if key is None:
+            return None
+        if key not in self._packaged:
+            self._packaged[key] = _of_package(program)
+        return self._versions.get(key) or self._packaged[key]
 
     async def _ask(self, program: str) -> str | None:
         environ = child_environment(self._environ, added={}, unset=(), marks={})

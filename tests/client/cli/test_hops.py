@@ -19,6 +19,14 @@ def test_a_reason_of_a_later_daemon_is_said_by_its_name() -> None:
     assert hop_sentence(hop, {}) == "a failed (maintenance); continuing with b."
 
 
+def test_a_version_that_is_not_supported_is_not_called_a_missing_setup() -> None:
+    hop = {"from": "a", "to": "b", "reason": "not_configured"}
+    says = "a is of a version that is not supported; continuing with b."
+    assert hop_sentence({**hop, "evidence": "version"}, {}) == says
+    attempt = {"backend": "a", "failure": {"detail": "version"}}
+    assert hop_sentence(hop, {"attempts": [attempt]}) == says
+
+
 def test_a_move_to_another_model_of_the_same_backend_names_the_models() -> None:
     hop = {"from": "a", "to": "a", "from_model": "m1", "to_model": "m2", "reason": "overloaded"}
     assert hop_sentence(hop, {}) == "a [m1] is overloaded; continuing with a [m2]."

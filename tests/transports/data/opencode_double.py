@@ -204,6 +204,8 @@ def route(method: str, path: str, cwd: str, body: dict):
     match method, steps:
         case "GET", ["global", "health"]:
             return 200, {"healthy": True}
+        case "GET", ["api", "info"]:
+            return 200, {"version": "2.1.4", "pid": os.getpid(), "urls": []}
         case "POST", ["session"]:
             if cwd.endswith("nowhere"):
                 return 500, {"name": "UnknownError", "data": {"message": "Unexpected error"}}
@@ -279,9 +281,14 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
                 writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
                 continue
             url = urlsplit(target)
-            if url.path == "/global/event":
+            if url.path == "/global/event" and START != "version-2":
                 await events(writer)
                 return
+            if START == "version-2" and url.path != "/api/info":
+                page = b"<!doctype html><div id=root></div>"
+                start = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(page)}"
+                writer.write(start.encode() + b"\r\n\r\n" + page)
+                continue
             cwd = parse_qs(url.query).get("directory", [""])[0]
             if b'"swallow"' in raw:
                 note("swallowed")

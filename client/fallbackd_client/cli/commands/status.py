@@ -125,6 +125,7 @@ _HANDED_BACK = "in-session"
 """Stands in chains for handing the work back to the caller, and is no program or service."""
 _NOBODY_HAS = "hermes-api"
 """A profile for a server of one's own, without which nothing is missing."""
+_UNSUPPORTED = "not supported in this version"
 _ABSENT = {"not_installed": "not installed", "not_configured": "not set up"}
 
 
@@ -135,7 +136,8 @@ def _health_lines(health: dict[str, Json], style: Style, *, verbose: bool) -> li
     absent: dict[str, list[str]] = {}
     shown = {}
     for backend, entry in health.items():
-        words = _ABSENT.get(str(entry.get("reason")))
+        reason = str(entry.get("reason"))
+        words = _UNSUPPORTED if entry.get("detail") == "version" else _ABSENT.get(reason)
         if words is not None and entry.get("state") == "broken":
             absent.setdefault(words, []).append(one_line(backend))
         elif backend != _HANDED_BACK or entry.get("state") != "healthy":

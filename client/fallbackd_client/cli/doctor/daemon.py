@@ -16,6 +16,7 @@ from fallbackd_client.cli.doctor.findings import (
     command,
     in_turn,
 )
+from fallbackd_client.cli.doctor.opencode import unsupported_version
 from fallbackd_client.cli.doctor.places import lock_holder
 from fallbackd_client.cli.doctor.programs import (
     RESTART,
@@ -101,7 +102,7 @@ def look_at_daemon(machine: Machine, service: Service, status: dict[str, Json]) 
     known = {one.name: one for one in programs_of(status.get("programs"))}
     is_service = restart == RESTART_SERVICE
     found += _own_programs(machine, known, health, config, is_service=is_service)
-    return found + _backends(health, known)
+    return found + _backends(machine, health, known)
 
 
 def _state(machine: Machine, daemon: dict[str, Json], restart: str) -> list[Finding]:
@@ -134,7 +135,7 @@ def look_at_file(machine: Machine, service: Service) -> list[Finding]:
 
 
 def _troubles(daemon: dict[str, Json]) -> list[Finding]:
-    """What it says itself, but for what another look reports: places, and the gateway."""
+    """What it says itself, but for what another look reports: places, the gateway, versions."""
     return [
         Finding(
             "daemon",
@@ -143,7 +144,7 @@ def _troubles(daemon: dict[str, Json]) -> list[Finding]:
             str(one.get("fix") or ""),
         )
         for one in daemon.get("troubles") or []
-        if one.get("kind") not in ("exposed", "gateway", "unprotected")
+        if one.get("kind") not in ("exposed", "gateway", "unprotected", "version")
     ]
 
 
@@ -190,7 +191,9 @@ def _own_programs(
     return found
 
 
-def _broken(name: str, entry: dict[str, Json], known: dict[str, Program]) -> Finding:
+def _broken(
+    machine: Machine, name: str, entry: dict[str, Json], known: dict[str, Program]
+) -> Finding | None:
     reason, detail = str(entry["reason"]), entry.get("detail")
     login = known[name].login if name in known else ""
     words = "is logged out" if reason == "auth" and login else said(reason)
@@ -200,6 +203,8 @@ def _broken(name: str, entry: dict[str, Json], known: dict[str, Program]) -> Fin
             "daemon", WARNING, what, login or f"fallbackd-client health get {command(name)}"
         )
     if reason == "not_configured" and detail == "version":
+        if name in known and unsupported_version(machine, known[name].name):
+            return None  # an older version is not what its user wants: see `look_at_opencode`
         what = (
             f"{name}: its version and this fallbackd do not fit together: it refused a flag, "
             "or its runtime cannot load it"
@@ -210,15 +215,18 @@ def _broken(name: str, entry: dict[str, Json], known: dict[str, Program]) -> Fin
     return Finding("daemon", NOTE, what, f"fallbackd-client health clear {command(name)}")
 
 
-def _backends(health: dict[str, Json], known: dict[str, Program]) -> list[Finding]:
-    found = [
-        _broken(name, entry, known)
+def _backends(
+    machine: Machine, health: dict[str, Json], known: dict[str, Program]
+) -> list[Finding]:
+    looked = [
+        _broken(machine, name, entry, known)
         for name, entry in health.items()
         # A program that is missing is reported where programs are.
         if entry.get("state") == "broken"
         and entry.get("reason") not in (None, "not_installed")
         and not is_not_set_up(name, health)
     ]
+    found = [one for one in looked if one is not None]
     if health and all(entry.get("state") in _OUT for entry in health.values()):
         what = "no backend can be used now, so all work is refused"
         found.append(Finding("daemon", ERROR, what, "fallbackd-client health"))

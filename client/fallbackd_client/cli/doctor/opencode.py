@@ -10,15 +10,29 @@ from urllib.parse import unquote, urlsplit
 from fallbackd_client.cli.doctor.findings import ERROR, NOTE, WARNING, Finding, Machine, command
 from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
 from fallbackd_client.settings.jsonc import Unreadable, strings
+from fallbackd_conversations.opencode_versions import unsupported
 
 FILES = ("opencode.json", "opencode.jsonc", "config.json")
 _RIVAL = re.compile(r"(model|rate-limit)-fallback", re.IGNORECASE)
 _OURS = re.compile(r"fallbackd|opencode-plugin/src/index\.ts")
 
 
+def unsupported_version(machine: Machine, program: str) -> str:
+    """Why the version of a program cannot be used; empty: it can, or is no opencode."""
+    path = machine.which(program) if program == "opencode" else None
+    return unsupported(machine.run(path, "--version").out) if path is not None else ""
+
+
 def look_at_opencode(machine: Machine) -> list[Finding]:
     found: list[Finding] = []
     entries = [(path, *one) for path in _configs(machine) for one in _entries(machine, path)]
+    if why := unsupported_version(machine, "opencode"):
+        what = (
+            f"{why}; {machine.which('opencode')} gets no work, and its sessions are not protected"
+        )
+        for path in dict.fromkeys(path for path, *_ in entries):
+            what += f"; it does not load the plugin that {path} names"
+        return [Finding("opencode", WARNING, what)]
     for path, entry, fix in entries:
         if entry.startswith(("file://", "/", "./", "../", "~/")):
             if not os.path.isfile(_file_of(entry, path)):

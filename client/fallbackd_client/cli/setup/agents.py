@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fallbackd_client.cli.doctor.opencode import unsupported_version
 from fallbackd_client.cli.doctor.programs import Program, is_logged_in
 from fallbackd_client.cli.setup.changes import short
 
@@ -42,7 +43,10 @@ def agents_view(machine: Machine, programs: Sequence[Program], style: Style) -> 
     there = installed(machine, programs)
     lines = ["Agents on your PATH:"]
     for one, place in there:
-        lines.append(f"  {one.name.ljust(9)} {short(machine, place)}{_login(machine, one, style)}")
+        shown = _login(machine, one, style)
+        if why := unsupported_version(machine, one.name):
+            shown = style.paint(f"  {why}", "yellow")
+        lines.append(f"  {one.name.ljust(9)} {short(machine, place)}{shown}")
     names = {one.name for one, _ in there}
     missing = [one for one in programs if one.name not in names and one.install]
     if not there:

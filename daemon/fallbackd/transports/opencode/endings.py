@@ -5,7 +5,14 @@ from typing import Any, assert_never
 
 import msgspec
 
-from fallbackd.core.protocol import Exit, HttpResponse, NoAnswer, NotStarted, ProcessExit
+from fallbackd.core.protocol import (
+    WRONG_VERSION,
+    Exit,
+    HttpResponse,
+    NoAnswer,
+    NotStarted,
+    ProcessExit,
+)
 from fallbackd.transports.opencode.link import CallFailed
 from fallbackd.transports.opencode.server import OpencodeServer
 
@@ -17,6 +24,8 @@ def without_server(server: OpencodeServer, *, was_posted: bool, at: float) -> Ex
     exit = server.exit
     tail = _COLOURS.sub("", server.tail.decode(errors="replace")).strip()
     gone = exit is None or exit.gone
+    if server.unsupported:
+        return NotStarted(error=WRONG_VERSION, text=server.unsupported, at=at, gone=gone)
     if server.stop_reason:
         # We ended it: for this prompt it is as if the other side had hung up.
         exception = "RemoteProtocolError" if was_posted else "ConnectTimeout"

@@ -127,7 +127,7 @@ class NewPrompt(RunningPrompt):
 
     async def _without(self, server: OpencodeServer) -> AsyncIterator[Chunk]:
         """No server came up."""
-        if not isinstance(server.exit, NotStarted):
+        if not (server.unsupported or isinstance(server.exit, NotStarted)):
             self._instead = await self._otherwise()
         if self._instead is not None:
             async for chunk in self._rest():

@@ -32,7 +32,12 @@ from fallbackd.core.protocol import CommandLine, Exit, NoAnswer, ProcessExit
 from fallbackd.lib.listeners import free_port
 from fallbackd.ports.transport import Running, Transport
 from fallbackd.transports.opencode.found import FoundServer
-from fallbackd.transports.opencode.link import CALL_LIMIT_S, CallFailed, OpencodeLink
+from fallbackd.transports.opencode.link import (
+    CALL_LIMIT_S,
+    HEALTH,
+    CallFailed,
+    OpencodeLink,
+)
 from fallbackd.transports.opencode.listeners import Listener, Listeners
 from fallbackd.transports.opencode.places import ServerPlaces
 from fallbackd.transports.opencode.record import ServerRecord, noted_prompts, write_server
@@ -114,6 +119,8 @@ class OpencodeServer:
         """Takes no new prompts; ends when the last one has left."""
         self.stop_reason = ""
         """Why we ended it; empty: it ended by itself."""
+        self.unsupported = ""
+        """Why prompts cannot be sent to it, or to another one of its program."""
         self.exit: Exit | None = None
 
     def __repr__(self) -> str:
@@ -244,12 +251,14 @@ class OpencodeServer:
         while True:
             with anyio.move_on_after(HEALTH_EVERY_S):
                 await self._saw_ready_line.wait()
-            try:
-                await self.call("GET", "/global/health", limit_s=HEALTH_LIMIT_S)
-            except CallFailed:
-                await anyio.sleep(HEALTH_EVERY_S / 5)
-                continue
-            break
+            called = await self._link.call("GET", HEALTH, limit_s=HEALTH_LIMIT_S)
+            if called.is_unsupported:
+                self.unsupported = called.problem
+                self.stop(called.problem)
+                return
+            if called.is_good:
+                break
+            await anyio.sleep(HEALTH_EVERY_S / 5)
         connected = anyio.Event()
         assert self._tasks is not None
         self._tasks.start_soon(self._follow_events, self._link, connected)

@@ -158,6 +158,14 @@ def test_what_is_not_set_up_comes_with_the_way_to_learn_why(run_cli: RunCli) -> 
     assert "not set up: hermes-api, gpt\n  $ fallbackd-client doctor " in shown
 
 
+def test_a_version_that_is_not_supported_is_not_called_a_missing_setup(run_cli: RunCli) -> None:
+    entry = {"state": "broken", "reason": "not_configured", "detail": "version"}
+    health = {"codex": {"state": "healthy"}, "opencode": entry}
+    shown = run_cli(["status"], {**IDLE, "status": {**STATUS, "health": health}}).out
+    assert "not supported in this version: opencode" in shown
+    assert "not set up" not in shown
+
+
 def test_handing_the_work_back_is_no_backend_to_look_at(run_cli: RunCli) -> None:
     health = {"codex": {"state": "healthy"}, "in-session": {"state": "healthy"}}
     known = {**IDLE, "status": {**STATUS, "health": health}}

@@ -8,7 +8,11 @@ import pytest
 from tests.client.cli.doctor.scene import Home, told
 from tests.support.agents import program
 
+from fallbackd.config.programs import known_programs
+from fallbackd_client import __version__
+from fallbackd_client.cli.doctor.daemon import look_at_daemon
 from fallbackd_client.cli.doctor.opencode import look_at_opencode
+from fallbackd_client.cli.doctor.service import Service
 from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
 
 
@@ -31,6 +35,23 @@ def test_a_package_that_is_not_ours_to_publish_is_an_error(tmp_path: Path, entry
     ((named, _),) = json.loads(path.read_text())["plugin"]
     assert named == f"file://{shared(OPENCODE_PLUGIN)}"
     assert look_at_opencode(home.machine()) == []
+
+
+@pytest.mark.parametrize("version", ["opencode v2.1.4", "opencode v2.0.3", "opencode v3.0.0"])
+def test_a_later_version_is_named_and_no_older_one_is_advised(tmp_path: Path, version: str) -> None:
+    home = Home(tmp_path)
+    path = program(home.bin, "opencode", f"echo {version}")
+    says = f"{version.replace('v', '')} is not supported yet: fallbackd works with version 1"
+    says += f"; {path} gets no work, and its sessions are not protected"
+    assert told(look_at_opencode(home.machine())) == [("warning", says, "")]
+    config = configured(home, plugin_of(f"file://{shared(OPENCODE_PLUGIN)}"))
+    ((level, what, fix),) = told(look_at_opencode(home.machine()))
+    assert (level, fix) == ("warning", "")
+    assert what == f"{says}; it does not load the plugin that {config} names"
+    entry = {"state": "broken", "reason": "not_configured", "detail": "version"}
+    status = {"health": {"a": {"state": "healthy"}, "opencode": entry}}
+    known = {"programs": known_programs(), "daemon": {"version": __version__, "pid": 7}}
+    assert look_at_daemon(home.machine(), Service(), {**known, **status}) == []
 
 
 OWN = {

@@ -6,7 +6,8 @@ import pytest
 from tests.client.cli.doctor.scene import PROGRAMS, Home
 from tests.support.agents import program
 
-from fallbackd_client.cli.setup.agents import first_question
+from fallbackd_client.cli.render import Style
+from fallbackd_client.cli.setup.agents import agents_view, first_question
 
 
 @pytest.fixture
@@ -24,6 +25,13 @@ def test_a_first_prompt_is_offered_where_an_agent_is_logged_in(home: Home) -> No
 def test_an_agent_that_serves_models_without_a_login_is_enough(home: Home) -> None:
     program(home.bin, "opencode", "echo")
     assert first_question(home.machine(), PROGRAMS).startswith("Run a first prompt?")
+
+
+def test_a_version_that_is_not_supported_is_named_and_no_other_one_advised(home: Home) -> None:
+    program(home.bin, "opencode", "echo opencode v2.1.4")
+    shown = agents_view(home.machine(), PROGRAMS, Style(enabled=False))
+    assert "opencode 2.1.4 is not supported yet: fallbackd works with version 1" in shown
+    assert "npm install" not in shown
 
 
 def test_the_question_says_how_to_log_in_where_no_agent_seems_to_be(home: Home) -> None:
