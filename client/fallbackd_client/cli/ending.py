@@ -17,6 +17,7 @@ from fallbackd_client.wire.states import END_STATES
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import TextIO
 
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
@@ -26,16 +27,16 @@ class Waited:
     """
     Args:
         found: The delegation at its end, at a question, or where the wait was over.
+        progress: What was printed of it meanwhile.
         is_over: The wait was over first.
-        shown_hops: So many of its hops were printed meanwhile.
     """
 
-    __slots__ = ("found", "is_over", "shown_hops")
+    __slots__ = ("found", "is_over", "progress")
 
-    def __init__(self, found: dict[str, Json], *, is_over: bool, shown_hops: int) -> None:
+    def __init__(self, found: dict[str, Json], progress: Progress | None = None) -> None:
         self.found = found
-        self.is_over = is_over
-        self.shown_hops = shown_hops
+        self.progress = progress
+        self.is_over = bool(found.get("wait_over"))
 
 
 def begun(client: Client, method: str, params: dict[str, Json]) -> dict[str, Json] | None:
@@ -50,20 +51,20 @@ def begun(client: Client, method: str, params: dict[str, Json]) -> dict[str, Jso
 
 def see_through(args: argparse.Namespace, client: Client, accepted: dict[str, Json]) -> int:
     """Wait for the end of a delegation for `args.wait_s` at most, and print it; the exit code."""
-    found, shown_hops = accepted, 0
+    waited = Waited(accepted)
     delegation = one_line(accepted.get("delegation", "?"))
     next_steps = (
         f"Wait again: fallbackd-client wait {delegation};"
         f" cancel: fallbackd-client cancel {delegation}"
     )
     try:
-        if found.get("state") not in END_STATES:
-            waited = wait_for(client, found, args.wait_s)
-            found, shown_hops = waited.found, waited.shown_hops
+        if accepted.get("state") not in END_STATES:
+            answers = None if args.json else sys.stdout
+            waited = wait_for(client, accepted, args.wait_s, answers)
             if waited.is_over:
                 if args.json:
-                    emit_json(found)
-                state = one_line(found.get("state", "?"))
+                    emit_json(waited.found)
+                state = one_line(waited.found.get("state", "?"))
                 note(f"{delegation} is still {state}. {next_steps}")
                 return exits.TRY_LATER
     except KeyboardInterrupt:
@@ -72,21 +73,27 @@ def see_through(args: argparse.Namespace, client: Client, accepted: dict[str, Js
     except NoDaemon:
         note(f"{delegation} was accepted; see its result later: fallbackd-client show {delegation}")
         raise
-    return finish(args, found, waited=True, shown_hops=shown_hops)
+    return finish(args, waited.found, waited=True, progress=waited.progress)
 
 
-def wait_for(client: Client, accepted: dict[str, Json], wait_s: float | None) -> Waited:
+def wait_for(
+    client: Client,
+    accepted: dict[str, Json],
+    wait_s: float | None,
+    answers: TextIO | None = None,
+) -> Waited:
     """
     Wait for the end of a delegation.
 
-    Shows progress on standard error where that is a terminal.
+    Shows progress on standard error where that is a terminal, and the lines of the answer on
+    `answers` where that is one too.
     """
     params: dict[str, Json] = {"delegation": accepted["delegation"]}
     if wait_s is not None:
         params["timeout_s"] = wait_s
-    with Progress(client.path, dict(accepted), sys.stderr) as progress:
+    with Progress(client.path, dict(accepted), sys.stderr, answers) as progress:
         found: dict[str, Json] = client.call("delegation.wait", params)
-    return Waited(found, is_over=bool(found.get("wait_over")), shown_hops=progress.shown_hops)
+    return Waited(found, progress)
 
 
 def _note_lost(shown: dict[str, Json]) -> None:
@@ -97,7 +104,11 @@ def _note_lost(shown: dict[str, Json]) -> None:
 
 
 def finish(
-    args: argparse.Namespace, found: dict[str, Json], *, waited: bool, shown_hops: int = 0
+    args: argparse.Namespace,
+    found: dict[str, Json],
+    *,
+    waited: bool,
+    progress: Progress | None = None,
 ) -> int:
     """
     Print the answer to standard output, all else to standard error; the exit code.
@@ -114,12 +125,15 @@ def finish(
     shown = clean(found)
     for warning in warnings_of(found):
         note(f"warning: {warning}")
-    for hop in (shown.get("hops") or [])[shown_hops:]:
+    for hop in (shown.get("hops") or [])[0 if progress is None else progress.shown_hops :]:
         note(hop_sentence(hop, shown))
     match state:
         case "succeeded":
             _note_lost(shown)
-            print(shown.get("text") or "", flush=True)
+            answer = str(shown.get("text") or "")
+            rest = answer if progress is None else progress.rest_of(answer)
+            if rest or not answer:
+                print(rest, flush=True)
         case "failed" | "cancelled" | "refused":
             _print_failure(state, shown, found)
         case "handed_back":

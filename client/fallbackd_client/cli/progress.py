@@ -1,8 +1,8 @@
 """
-One line on the terminal about a delegation that is being waited for.
+The lines of text that an awaited delegation writes, as they come, and one line about it.
 
 Fed by events and a look at the delegation every two seconds, on a connection of its own. It is a
-courtesy: whatever goes wrong with it ends the line and nothing else.
+courtesy: whatever goes wrong with it ends the line, and the answer is printed at the end.
 """
 
 from __future__ import annotations
@@ -46,14 +46,28 @@ class Progress:
     Args:
         path: Of the daemon's socket.
         delegation: As it was accepted.
+        answers: The terminal that gets each line of text; None: none does.
     """
 
-    def __init__(self, path: str, delegation: dict[str, Json], stream: TextIO) -> None:
+    def __init__(
+        self,
+        path: str,
+        delegation: dict[str, Json],
+        stream: TextIO,
+        answers: TextIO | None = None,
+    ) -> None:
         self._path = path
         self._known = delegation
         self._stream = stream
+        self._answers = answers if answers is not None and is_terminal(answers) else None
         self._said = ""
-        """The end of what the agent has written so far."""
+        """The line that the agent is writing."""
+        self._printed: list[str] = []
+        """The lines of the attempt that `answers` has got."""
+        self._text_since: dict[str, Json] | None = None
+        self._held = ""
+        """Lines behind a hop that was not yet said."""
+        self._hops = 0
         self.shown_hops = 0
         self._look_at = 0.0
         self._stopped = threading.Event()
@@ -87,9 +101,9 @@ class Progress:
 
     def _follow(self, connection: Connection) -> None:
         delegation = self._known["delegation"]
-        wanted: dict[str, Json] = {"kinds": _KINDS}
-        if self._known.get("session"):
-            wanted["session"] = self._known["session"]
+        wanted: dict[str, Json] = {"kinds": _KINDS, "delegation": delegation}
+        if self._text_since is not None:
+            wanted["text_since"] = self._text_since
         connection.send(encode_call(1, "events.subscribe", wanted))
         self._look_at = 0.0
         number = 1
@@ -115,21 +129,56 @@ class Progress:
     def _hear(self, event: dict[str, Json]) -> None:
         match event.get("kind"):
             case "attempt.started":
-                self._said = ""
+                self._begin()
                 self._known["active"] = event.get("backend") or self._known.get("active")
                 self._known.update(state="running", phase=None)
             case "attempt.phase":
                 self._known["phase"] = event.get("phase")
             case "attempt.text":
-                self._said = f"{self._said}{event.get('text') or ''}"[-_SAID_CHARS:]
+                self._hear_text(event)
             case "delegation.hopped":
+                self._hops += 1
                 self._look_at = 0.0  # the record says when the limit ends
+
+    def _begin(self) -> None:
+        self._said, self._held, self._printed = "", "", []
+
+    def _hear_text(self, event: dict[str, Json]) -> None:
+        place, text = self._text_since or {}, str(event.get("text") or "")
+        of = {name: event.get(name) or "" for name in ("attempt", "run")}
+        if self._text_since is not None and of != {name: place.get(name, "") for name in of}:
+            self._begin()
+        self._text_since = {**of, "offset": int(event.get("offset") or 0) + len(text)}
+        whole, newline, self._said = f"{self._said}{text}".rpartition("\n")
+        self._held += whole + newline
+        self._print()
+
+    def _print(self) -> None:
+        is_due = self.shown_hops >= self._hops and not self._stopped.is_set()
+        if self._answers is None or not self._held or not is_due:
+            return
+        self._write("\r\x1b[K")
+        self._answers.write(self._held)
+        self._answers.flush()
+        self._printed.append(self._held)
+        self._held = ""
+
+    def rest_of(self, answer: str) -> str:
+        """The part of the answer that the terminal has not got, once this has stopped."""
+        printed = "".join(self._printed).split("\n")[:-1]
+        lines = answer.split("\n")
+        for at, line in enumerate(printed):
+            count = len(printed) - at
+            if line == lines[0] and printed[at:] == lines[:count]:
+                return "\n".join(lines[count:])
+        return answer
 
     def _show_hops(self, hops: list[Json]) -> None:
         for hop in hops[self.shown_hops :]:
             line = style_of(self._stream).paint(hop_sentence(hop, self._known), "yellow")
             self._write(f"\r\x1b[K{line}\n")
         self.shown_hops = max(self.shown_hops, len(hops))
+        self._print()
 
     def _draw(self) -> None:
         known = self._known
@@ -142,8 +191,8 @@ class Progress:
             words[2] = f"waiting for {known['blocked_by']}, which is using the session or directory"
         if known.get("created_at") is not None:
             words.append(duration(time.time() - known["created_at"]))
-        if said := self._said.strip():
-            words.append(said.rpartition("\n")[2])
+        if said := self._said[-_SAID_CHARS:].strip():
+            words.append(said)
         width, _ = size_of(self._stream)
         line = shorten(one_line(" · ".join(words)), max(10, width - 1))
         self._write(f"\r\x1b[K{style_of(self._stream).paint(line, 'dim')}")

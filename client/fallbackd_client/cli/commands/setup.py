@@ -185,7 +185,7 @@ def _first_delegation(args: argparse.Namespace, client: Client) -> int:
         }
         found = client.call("delegate", params)
         waited = wait_for(client, found, None)
-        code = finish(args, waited.found, waited=True, shown_hops=waited.shown_hops)
+        code = finish(args, waited.found, waited=True, progress=waited.progress)
     if code == exits.OK:
         print(f"{waited.found.get('served_by')} answered: fallbackd is ready.", flush=True)
         print('Next: fallbackd-client delegate "…"; fallbackd-client status', flush=True)
