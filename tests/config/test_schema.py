@@ -16,7 +16,7 @@ HTTP = '[backends.api]\nkind = "openai-http"\nmodel = "m"\n'
 OF_HTTP = {
     "base_url", "headers", "fallback_model", "api_mode", "max_output_tokens", "connect_timeout_s",
     "read_timeout_s", "insecure_http", "tls_ca_file", "tls_client_cert", "tls_client_key",
-    "tls_verify", "omit", "rename", "default",
+    "tls_verify", "omit", "rename", "default", "embeddings",
 }  # fmt: skip
 OWN = '[backends.mine]\ncommand = ["agent"]\nkind = "generic-cli"\n'
 OF_OWN = {"output", "stdin", "prompt_in_argv", "allow_env", "success_exit_codes"}

@@ -177,6 +177,11 @@ CASES: list[tuple[str, list[str]]] = [
         ],
     ),
     (
+        '[backends.api]\nkind = "anthropic-http"\nmodel = "m"\nembeddings = ["e"]',
+        ["backends.api.embeddings: has no effect: the API of this backend (messages) has none."],
+    ),
+    ('[backends.api]\nkind = "openai-http"\nembeddings = ["e"]', []),
+    (
         '[backends.api]\nkind = "openai-http"\nmodel = "m"\nomit = ["a b"]\n'
         'rename = { max_tokens = "a.b" }\ndefault = "low"',
         [

@@ -143,7 +143,27 @@ def chat_thinking(url: str, model: str) -> tuple[str, object]:
     return model, turns
 
 
+def embeddings(url: str, model: str) -> tuple[str, object]:
+    """The numbers of its vector, which the library asks for in base64."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+    found = client.embeddings.create(model=model, input=SAID)
+    return found.model, [found.data[0].embedding, found.usage.prompt_tokens]
+
+
+def completions(url: str, model: str) -> tuple[str, object]:
+    """The older API, as a stream."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+    text, end = "", None
+    for chunk in client.completions.create(model=model, prompt=SAID, stream=True):
+        for choice in chunk.choices:
+            text += choice.text
+            end = choice.finish_reason or end
+    return text, end
+
+
 CLIENTS = {
+    "openai-completions": completions,
+    "openai-embeddings": embeddings,
     "openai-chat": chat,
     "openai-chat-whole": chat_whole,
     "openai-responses": responses,

@@ -1,7 +1,9 @@
 """The official client libraries through the gateway, beyond a plain answer."""
 
+import base64
 import json
 import os
+import struct
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,15 +14,24 @@ import anyio.to_thread
 from tests.support.daemon import HANG_S, ROOT
 from tests.support.gateway import KINDS, Gate, gate
 from tests.support.provider_frames import TEXT, Answer
+from tests.support.told import Told, as_events, as_json, gateway, told_backend
+
+from fallbackd.core.protocol import HttpRequest
 
 PYTHON = ROOT / ".venv-sdk" / "bin" / "python"
 
 
 async def library(g: Gate, client: str) -> dict[str, Any]:
     """What `sdk_client` prints of it."""
-    argv = [str(PYTHON), str(ROOT / "tests/e2e/sdk_client.py"), client]
-    argv += [f"http://127.0.0.1:{g.port}", "team"]
-    env = {"API_KEY": g.token, "PATH": os.environ["PATH"]}
+    try:
+        return await printed(client, f"http://127.0.0.1:{g.port}", g.token)
+    except AssertionError as error:
+        raise AssertionError(g.daemon.log()[-3000:]) from error
+
+
+async def printed(client: str, url: str, token: str, model: str = "team") -> dict[str, Any]:
+    argv = [str(PYTHON), str(ROOT / "tests/e2e/sdk_client.py"), client, url, model]
+    env = {"API_KEY": token, "PATH": os.environ["PATH"]}
 
     def run() -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -28,7 +39,7 @@ async def library(g: Gate, client: str) -> dict[str, Any]:
         )
 
     done = await anyio.to_thread.run_sync(run)
-    assert done.returncode == 0, (done.stderr, g.daemon.log()[-3000:])
+    assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
 
@@ -40,6 +51,37 @@ async def test_a_stored_response_is_retrieved_cancelled_and_deleted(tmp_path: Pa
         assert {route for route, _ in g.api.lookups} == {"two"}
         methods = [asked.partition(" ")[0] for _, asked in g.api.lookups]
         assert methods == ["GET", "GET", "GET", "POST", "DELETE"]
+
+
+async def test_embeddings_and_older_completions_are_answered_by_the_next_backend(
+    tmp_path: Path,
+) -> None:
+    limited = as_json({"error": {"message": "slow down", "type": "rate_limit"}}, 429)
+    packed = base64.b64encode(struct.pack("<2f", 0.5, -0.25)).decode()
+    vectors = as_json(
+        {
+            "object": "list",
+            "model": "e",
+            "data": [{"object": "embedding", "index": 0, "embedding": packed}],
+            "usage": {"prompt_tokens": 3, "total_tokens": 3},
+        }
+    )
+    ends = ("po", None), ("ng", None), ("", "stop")
+    pieces = [{"choices": [{"index": 0, "text": one, "finish_reason": end}]} for one, end in ends]
+    stream = as_events(*(b"data: %b\n\n" % json.dumps(one).encode() for one in pieces))
+
+    def answer(request: HttpRequest) -> Told:
+        return vectors if request.url.endswith("/embeddings") else stream
+
+    backends = [told_backend(name, options={"embeddings": ("e",)}) for name in ("one", "two")]
+    answers = {"one": lambda _: limited, "two": answer}
+    async with gateway(tmp_path, *backends, answers=answers) as g:
+        url = str(g.client.base_url).rstrip("/")
+        found = await printed("openai-embeddings", url, "token", "e")
+        assert found == {"text": "e", "end": [[0.5, -0.25], 3]}
+        found = await printed("openai-completions", url, "token")
+        assert found == {"text": "pong", "end": "stop"}
+        assert [name for name, _ in g.sent] == ["one", "two", "two"]
 
 
 THIRD = """

@@ -67,7 +67,9 @@ class ChatParser(HttpParser):
         seen: list[Observation] = []
         for index, choice in choices:
             finish = _end_of(choice)
-            said = self._piece(fields(choice.get("delta")) or fields(choice.get("message")))
+            piece = fields(choice.get("delta")) or fields(choice.get("message"))
+            # A plain text is what the older completions send.
+            said = self._piece(piece or {"content": choice.get("text")})
             seen += said or (self.answers(opens=True) if finish else [])
             self.chose(index, finish)
         before = self.usage

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from fallbackd.backends import (
     chat_completions,
+    embeddings,
     generate_content,
     hermes_chat,
     messages,
@@ -103,7 +104,13 @@ def _mode_of_host(parts: SplitResult, model: str | None) -> ApiMode:
     return "responses" if parts.hostname == "api.openai.com" and is_gpt_5 else "chat_completions"
 
 
-def parser_of(mode: ApiMode) -> HttpParser:
+def parser_of(mode: ApiMode, side: str = "") -> HttpParser:
+    """
+    Args:
+        side: See `passage.Passage`.
+    """
+    if side in embeddings.EMBEDS:
+        return embeddings.EmbeddingsParser()
     match mode:
         case "responses":
             return responses.ResponsesParser()
@@ -153,9 +160,7 @@ def ask_models(endpoint: Endpoint, work: Work, options: Options) -> HttpRequest:
     """The list of models, which costs nothing and needs the same key."""
     mode = mode_of(endpoint, options)
     parts = urlsplit(options.base_url or endpoint.base_url)
-    path = parts.path.rstrip("/")
-    for ending in ("/chat/completions", "/responses", "/messages", "/api/chat"):
-        path = path.removesuffix(ending)
+    path = _base_path(parts)
     if mode == "generate_content":
         path = _GENERATE.sub("", path) or "/v1beta"
     elif not path or (mode == "messages" and not path.endswith("/v1")):
@@ -166,6 +171,19 @@ def ask_models(endpoint: Endpoint, work: Work, options: Options) -> HttpRequest:
     return msgspec.structs.replace(
         request, url=parts._replace(path=path + "/models", query=query, fragment="").geturl()
     )
+
+
+def _base_path(parts: SplitResult) -> str:
+    path = parts.path.rstrip("/")
+    for ending in ("/chat/completions", "/responses", "/messages", "/api/chat"):
+        path = path.removesuffix(ending)
+    return path
+
+
+def url_beside(parts: SplitResult, name: str) -> str:
+    """Another path of OpenAI's API, at the same address."""
+    path = f"{_base_path(parts) or '/v1'}/{name}"
+    return parts._replace(path=path, fragment="").geturl()
 
 
 def read_models(body: bytes) -> tuple[str, ...] | None:

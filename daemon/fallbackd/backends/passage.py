@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 
 from fallbackd.backends import http_calls
 from fallbackd.backends.api_errors import error_event
+from fallbackd.backends.embeddings import EMBEDS
 from fallbackd.backends.http_endings import is_broken_off
 from fallbackd.backends.spec import ApiMode, Endpoint, Options
 from fallbackd.core.protocol import (
@@ -33,6 +34,11 @@ from fallbackd.lib import foreign_json, splicing
 MODES: frozenset[ApiMode] = frozenset(
     {"chat_completions", "responses", "messages", "generate_content"}
 )
+WRITES = frozenset({"", "completions"})
+"""Of `Passage.side`: a model writes the answer, and may stream it."""
+_COUNTS = frozenset({"count_tokens", "countTokens", "input_tokens"})
+_BESIDE = frozenset({"completions", "embeddings"})
+"""Of OpenAI's API, at paths that stand beside that of the conversation."""
 MAX_HELD_BYTES = 64 * 1024
 MAX_HELD_EVENTS = 48
 """Of an answer that says nothing yet. Then what is held is passed on."""
@@ -63,7 +69,7 @@ class Passage(Struct, frozen=True, kw_only=True):
     model: str | None
     is_streamed: bool
     side: str = ""
-    """`count_tokens`, `compact`, `countTokens`: a question beside the generation of text."""
+    """`count_tokens`, `compact`, `embeddings` …: a question beside the conversation of the API."""
     query: str = ""
     is_single: bool = True
     """One answer is wanted, and not several to choose from."""
@@ -79,8 +85,18 @@ class Passage(Struct, frozen=True, kw_only=True):
 
     @property
     def generates(self) -> bool:
-        """Whether a model writes the answer; counting tokens proves nothing about one."""
-        return self.side in ("", "compact")
+        """Whether a model makes the answer; counting tokens proves nothing about one."""
+        return self.side not in _COUNTS
+
+    @property
+    def embeds(self) -> bool:
+        """Whether vectors are asked for, which those of no other model can replace."""
+        return self.side in EMBEDS
+
+    @property
+    def is_any_object(self) -> bool:
+        """Whether an answer is judged by nothing but being a JSON object."""
+        return self.side in _COUNTS or self.side == "compact"
 
 
 class AskedBody(Struct):
@@ -167,6 +183,22 @@ def with_model(body: bytes, model: str) -> bytes:
     if body[start : start + 1] != b'"' and body[start:end] != b"null":
         raise Unreadable(_AMBIGUOUS)
     return b"".join((body[:start], named, body[end:]))
+
+
+def _with_google_model(body: bytes, model: str) -> bytes:
+    """
+    As `with_model`, where the model stands in the path, and is repeated.
+
+    Raises:
+        Unreadable: The body is no request.
+    """
+    named = msgspec.json.encode(f"models/{model.removeprefix('models/')}")
+    try:
+        for path in (("model",), ("requests", splicing.EVERY, "model")):
+            body = splicing.changed(body, path, lambda _: named)
+    except splicing.Unreadable as error:
+        raise Unreadable(f"{_AMBIGUOUS}: {error}") from error
+    return body
 
 
 CHARS_PER_TOKEN = 3.2
@@ -284,8 +316,11 @@ def call_of(
     Raises:
         Unreadable: The model cannot be put into the body.
     """
-    if asked.mode != "generate_content" and model is not None and model != asked.model:
-        body = with_model(body, model)
+    if model is not None and model != asked.model and "content-encoding" not in headers:
+        if asked.mode != "generate_content":
+            body = with_model(body, model)
+        elif asked.embeds:
+            body = _with_google_model(body, model)
     own = {name: text for name, text in template.headers.items() if name not in headers}
     configured = {name.lower(): text for name, text in options.headers.items()}
     return structs.replace(
@@ -298,14 +333,18 @@ def call_of(
 
 def _url(endpoint: Endpoint, options: Options, asked: Passage, model: str | None) -> str:
     parts = urlsplit(options.base_url or endpoint.base_url)
-    parts = urlsplit(http_calls.url_of(parts, asked.mode, model))
+    if asked.side in _BESIDE:
+        parts = urlsplit(http_calls.url_beside(parts, asked.side))
+    else:
+        parts = urlsplit(http_calls.url_of(parts, asked.mode, model))
     query = [one for one in (parts.query, _forwarded_query(asked.query)) if one]
     if asked.mode == "generate_content":
         action = asked.side or ("streamGenerateContent" if asked.is_streamed else "generateContent")
         path = parts.path.rpartition(":")[0] + ":" + action
         query = ["alt=sse"] if asked.is_streamed else []
     else:
-        path = f"{parts.path}/{asked.side}" if asked.side else parts.path
+        is_below = asked.side not in {"", *_BESIDE}
+        path = f"{parts.path}/{asked.side}" if is_below else parts.path
     return parts._replace(path=path, query="&".join(query)).geturl()
 
 
@@ -326,13 +365,14 @@ class AnswerWatch:
     Reads an answer beside its way to the caller: when it has begun, whether it is whole.
 
     Args:
+        side: See `Passage`.
         waits_for_text: What the model thinks does not begin an answer.
     """
 
-    def __init__(self, mode: ApiMode, *, waits_for_text: bool = False) -> None:
+    def __init__(self, mode: ApiMode, *, side: str = "", waits_for_text: bool = False) -> None:
         self._mode = mode
         self._waits_for_text = waits_for_text
-        self._parser = http_calls.parser_of(mode)
+        self._parser = http_calls.parser_of(mode, side)
 
     @property
     def is_committed(self) -> bool:

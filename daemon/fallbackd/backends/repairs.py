@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, structs
 
+from fallbackd.backends.passage import WRITES
 from fallbackd.backends.spec import ApiMode, Options
 from fallbackd.core.protocol import Evidence
 from fallbackd.lib import foreign_json
@@ -113,9 +114,6 @@ _LISTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }
 """Where fields of a list of objects stand that may be left out."""
 
-
-WRITES = frozenset({""})
-"""Of `Sendable.side`: a model writes the answer, and its settings have a meaning."""
 
 _NOT_READ = (ValueError, msgspec.DecodeError, RecursionError)
 """The body is not what a repair expects: it is left as it is."""

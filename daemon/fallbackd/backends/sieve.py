@@ -30,6 +30,7 @@ class _Delta(Struct, frozen=True):
 
 class _Choice(Struct, frozen=True):
     delta: _Delta = _Delta()
+    text: str | None = None
 
 
 class _Piece(Struct, frozen=True):
@@ -105,6 +106,6 @@ class Sieve:
             return False
         for choice in piece.choices:
             said = choice.delta
-            if said.content or said.reasoning_content or said.reasoning:
+            if said.content or said.reasoning_content or said.reasoning or choice.text:
                 self._pieces += 1
         return True

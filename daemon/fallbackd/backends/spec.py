@@ -66,6 +66,8 @@ class Options(Struct, frozen=True, kw_only=True):
     api_mode: str | None = None
     """Dialect of an HTTP API; None: chosen by kind and URL."""
     max_output_tokens: int | None = None
+    embeddings: tuple[str, ...] = ()
+    """Embedding models that its API has."""
     omit: tuple[str, ...] = ()
     """Fields of a request that are left out. See `repairs.configured`."""
     rename: Mapping[str, str] = field(default_factory=dict)

@@ -72,6 +72,7 @@ serve = false
 fallback_model = "gpt-5.3-mini"
 api_mode = "responses"
 max_output_tokens = 16000
+embeddings = ["text-embedding-3-small"]
 omit = ["temperature", "generationConfig.topK"]
 rename = { max_tokens = "max_completion_tokens" }
 default = { reasoning_effort = "low" }

@@ -12,6 +12,7 @@ from fallbackd.backends.http_calls import (
     MODES,
     MODES_BY_PROVIDER,
     is_open,
+    mode_of,
     why_open,
 )
 from fallbackd.backends.spec import Endpoint, Options
@@ -22,6 +23,7 @@ _ONLY_HTTP = (
     "api_mode",
     "connect_timeout_s",
     "default",
+    "embeddings",
     "headers",
     "insecure_http",
     "max_output_tokens",
@@ -45,6 +47,7 @@ def check_http(kind: str, given: dict[str, Any], path: str, say: Say) -> None:  
                 say(join(path, name), f"has no effect: {kind} is no HTTP API.")
         return
     _check_mode(endpoint, given, path, say)
+    _check_embeddings(endpoint, given, path, say)
     _check_parameters(given, path, say)
     if "tls_client_key" in given and "tls_client_cert" not in given:
         say(join(path, "tls_client_key"), "has no effect without tls_client_cert.")
@@ -73,6 +76,14 @@ _ASKED = frozenset({"contents", "input", "messages", "model", "prompt", "stream"
 """What a request is about, and how its answer comes."""
 _ACTING = frozenset({"background", "mcp_servers", "n", "previous_response_id", "tools"})
 """What makes a request one of another kind, which only its caller can."""
+
+
+def _check_embeddings(endpoint: Endpoint, given: dict[str, Any], path: str, say: Say) -> None:
+    own = Options(api_mode=given.get("api_mode"), base_url=given.get("base_url"))
+    mode = mode_of(endpoint, own)
+    if "embeddings" in given and mode in ("messages", "hermes_chat"):
+        say(join(path, "embeddings"), f"has no effect: the API of this backend ({mode}) has none.")
+        del given["embeddings"]
 
 
 def _check_parameters(given: dict[str, Any], path: str, say: Say) -> None:
@@ -170,7 +181,7 @@ def _is_address_key(key: object) -> bool:
 def check_model(kind: str, options: Options, path: str, say: Say) -> None:
     """The public APIs refuse a request that names no model; a server of one's own may have one."""
     endpoint = ENDPOINTS.get(kind)
-    if endpoint is None or options.model or endpoint.model:
+    if endpoint is None or options.model or endpoint.model or options.embeddings:
         return
     host = urlsplit(options.base_url or endpoint.base_url).hostname
     if host in KEYS_BY_HOST:

@@ -147,6 +147,9 @@ class BackendTable(Struct, frozen=True, kw_only=True):
     """Dialect of an HTTP API, if it cannot be seen from `base_url`."""
     max_output_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
     """Longest answer to ask for."""
+    embeddings: Annotated[tuple[ShortText, ...], Meta(min_length=1)] | None = None
+    """Embedding models of this HTTP API, for calls of the gateway; the first one is asked where the
+    caller names the backend or its chain."""
     omit: tuple[Parameter, ...] | None = None
     """Parameters to leave out of requests to this HTTP API; a dot stands before a field inside of
     another one (`generationConfig.topK`)."""

@@ -22,13 +22,14 @@ from fallbackd.fronts.gateway.routes import asked, mode_of, nothing_at, route_of
 def test_the_action_of_google_stands_behind_the_last_colon(
     version: str, named: str, model: str
 ) -> None:
-    for action in ("generateContent", "streamGenerateContent", "countTokens"):
+    sides = ("countTokens", "embedContent", "batchEmbedContents")
+    for action in ("generateContent", "streamGenerateContent", *sides):
         path = f"/{version}/models/{named}:{action}"
         route = route_of(path)
         assert route is not None
         assert (route.mode, route.model) == ("generate_content", model)
         assert route.is_streamed == (action == "streamGenerateContent")
-        assert route.side == ("countTokens" if action == "countTokens" else "")
+        assert route.side == (action if action in sides else "")
         assert mode_of(path) == "generate_content"
 
 
@@ -36,7 +37,7 @@ def test_the_action_of_google_stands_behind_the_last_colon(
     "path",
     [
         "/v1beta/models/team",
-        "/v1beta/models/team:embedContent",
+        "/v1beta/models/team:predict",
         "/v1beta/models/:generateContent",
         "/v1beta/models:generateContent",
         "/v1beta/models/team:generateContent/more",

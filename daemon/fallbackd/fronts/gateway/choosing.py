@@ -6,6 +6,7 @@ from functools import partial
 from msgspec import Struct, structs
 
 from fallbackd.backends import http_calls, passage
+from fallbackd.backends.embeddings import EMBEDS, same_vectors
 from fallbackd.backends.model_names import spelled_like
 from fallbackd.backends.spec import ApiMode, BackendKind
 from fallbackd.core.callers.lease import Resolution
@@ -108,13 +109,13 @@ def fitting(
     kinds: Mapping[str, BackendKind],
     mode: ApiMode,
     *,
-    is_side: bool = False,
+    side: str = "",
 ) -> Fitting:
     """
     Those of the entries that can be asked and know which model to ask for, each once.
 
     Args:
-        is_side: It asks for no text: nothing of another API means the same.
+        side: See `passage.Passage`. Nothing of another API means the same.
     """
     policy = settings.policy
     kept: dict[tuple[str, str | None], Entry] = {}
@@ -124,9 +125,17 @@ def fitting(
         if backend is None or not backend.enabled:
             continue
         word: VerdictWord = "protocol"
-        may_translate = entry.translate and not is_side
-        why = _other_protocol(api_of(backend, settings, kinds), mode, may_translate=may_translate)
-        model = model_for(entry, backend, found.model)
+        api = api_of(backend, settings, kinds)
+        may_translate = entry.translate and not side
+        why = _other_protocol(api, mode, may_translate=may_translate, embeds=side in EMBEDS)
+        if why is None and side in EMBEDS:
+            own = settings.options_of(backend.id).embeddings
+            model = _embedding_model(own, found.model, entry.model)
+            why = _no_vectors(model, kept.values())
+            # Nothing stands in for a missing one: a tier of `model` does so itself.
+            entry = structs.replace(entry, model=model, tier="model")
+        else:
+            model = model_for(entry, backend, found.model)
         if why is None and model is None:
             word, why = "not_configured", "no model: set the backend's model"
         if why is None:
@@ -167,7 +176,7 @@ class Choices:
 
     def __init__(self) -> None:
         self._settings: Settings | None = None
-        self._found: dict[tuple[str | None, ApiMode, bool], tuple[Wanted, Fitting]] = {}
+        self._found: dict[tuple[str | None, ApiMode, str, str | None], tuple[Wanted, Fitting]] = {}
 
     def find(
         self,
@@ -176,24 +185,67 @@ class Choices:
         kinds: Mapping[str, BackendKind],
         mode: ApiMode,
         *,
-        is_side: bool,
+        side: str,
+        model: str | None,
     ) -> tuple[Wanted, Fitting]:
         """
         Args:
-            is_side: See `fitting`.
+            side: See `fitting`.
+            model: Whose vectors are asked for, also where a chain is named in its place.
         """
         if settings is not self._settings or len(self._found) >= MAX_NAMES:
             self._settings = settings
             self._found.clear()
-        key = name, mode, is_side
+        model = model if side in EMBEDS else None
+        key = name, mode, side, model
         if key not in self._found:
             found = wanted(name, settings.policy)
-            self._found[key] = found, fitting(found, settings, kinds, mode, is_side=is_side)
+            if model is not None:
+                found = structs.replace(found, model=wanted(model, settings.policy).model)
+            self._found[key] = found, fitting(found, settings, kinds, mode, side=side)
         return self._found[key]
 
 
-def _other_protocol(api: ApiMode | None, mode: ApiMode, *, may_translate: bool) -> str | None:
+def _embedding_model(own: tuple[str, ...], asked: str | None, of_entry: str | None) -> str | None:
+    """
+    Which of the embedding models of a backend is meant; None: it has none of that name.
+
+    Args:
+        of_entry: It may be another model, which writes.
+    """
+    named = asked or of_entry or ""
+    found = next((one for one in own if same_vectors(one, named)), None)
+    return next(iter(own), None) if found is None and asked is None else found
+
+
+def _no_vectors(model: str | None, before: Collection[Entry]) -> str | None:
+    """Why a backend cannot make these vectors; None: it can."""
+    if model is None:
+        return "its embeddings do not name the model"
+    first = next(iter(before), None)
+    if first is None or same_vectors(model, first.model or ""):
+        return None
+    return f"its model is {model}, and vectors of {first.model} are another space"
+
+
+def embeddings(
+    settings: Settings, kinds: Mapping[str, BackendKind], modes: Collection[ApiMode]
+) -> list[str]:
+    """The embedding models that `model` may be in one of these APIs."""
+    return [
+        model
+        for one in settings.policy.backends.values()
+        if one.enabled and api_of(one, settings, kinds) in modes
+        for model in settings.options_of(one.id).embeddings
+    ]
+
+
+def _other_protocol(
+    api: ApiMode | None, mode: ApiMode, *, may_translate: bool, embeds: bool
+) -> str | None:
     """Why a backend of this API cannot answer a request of that one; None: it can."""
+    if embeds and api == "responses":
+        api = "chat_completions"  # both are of OpenAI's API, which has one for embeddings
     if api == mode or (may_translate and can_translate(mode, api)):
         return None
     if api is None:
@@ -306,8 +358,12 @@ def is_alone(chosen: Resolution) -> bool:
     return all(one.verdict not in _USABLE for one in chosen.candidates)
 
 
-def none_for(name: str | None, mode: ApiMode) -> Refusal:
+def none_for(name: str | None, mode: ApiMode, side: str = "") -> Refusal:
     """No configured backend speaks the API of the caller."""
+    if side in EMBEDS:
+        text = f"no backend has embeddings of {name or 'a model'} in this API ({mode}):"
+        text += " name the model in the embeddings of a backend"
+        return Refusal(404, text, "no_backend")
     text = f"no backend that speaks this API ({mode}) is configured for"
     text += f" {name or 'requests without a model'}"
     todo = "configure one of a kind that ends in -http, with its model"

@@ -250,7 +250,8 @@ class Exchange:
             engine.settings,
             engine.world.kinds,
             self._asked.mode,
-            is_side=bool(self._asked.side),
+            side=self._asked.side,
+            model=self._asked.model,
         )
         settings, kinds = engine.settings, engine.world.kinds
         header = self._named.get(routes.CHAIN)
@@ -262,7 +263,7 @@ class Exchange:
         self._is_whole = self._rules.hold == "whole" or found.name in self._rules.hold_whole
         self._passed_over = fit.passed_over
         if not fit.entries:
-            refusal = choosing.none_for(name, self._asked.mode)
+            refusal = choosing.none_for(name, self._asked.mode, self._asked.side)
             at = engine.clock.now()
             self._record.note("Resolved", refusal.message, at=at, candidates=fit.passed_over)
             raise refusal
@@ -296,7 +297,7 @@ class Exchange:
             for one in entries
             if (found := backends.get(one.backend)) is not None and found.context_tokens
         ]
-        if not bounds or self._body.plain is None:
+        if not bounds or self._body.plain is None or self._asked.embeds:
             return None
         return prompt_tokens(self._body.plain, exact_from=min(bounds))
 

@@ -208,17 +208,22 @@ class GatewayFront:
             modes = frozenset({"generate_content"})
         if not modes:
             raise Refusal(400, f"api is one of {', '.join(sorted(MODES))}", "api")
-        listed = choosing.names(engine.settings, engine.world.kinds, modes)
+        about = engine.settings, engine.world.kinds, modes
+        listed = choosing.names(*about)
+        vectors = choosing.embeddings(*about) if is_google or modes == MODES else []
+        listed = list(dict.fromkeys([*listed, *vectors]))
         if named and named not in listed:
             text = f"no chain, role, backend or model is named {named}: GET {routes.MODELS}"
             raise Refusal(404, text, "model_not_found")
-        made = _google_model if is_google else partial(_model, at=engine.started_at)
+        made = partial(_google_model, vectors=vectors)
+        if not is_google:
+            made = partial(_model, at=engine.started_at)
         models = [made(one) for one in ([named] if named else listed)]
         shown: dict[str, Any] = {"models": models}
         if named:
             shown = models[0]
         elif not is_google:
-            others = choosing.serves_others(engine.settings, engine.world.kinds, modes)
+            others = choosing.serves_others(*about)
             shown = {"object": "list", "data": models, "has_more": False}
             shown["serves_other_models"] = others
         body = msgspec.json.encode(shown)
@@ -239,8 +244,10 @@ def _model(name: str, *, at: float) -> dict[str, Any]:
     }
 
 
-def _google_model(name: str) -> dict[str, Any]:
+def _google_model(name: str, *, vectors: list[str]) -> dict[str, Any]:
     methods = ["generateContent", "streamGenerateContent", "countTokens"]
+    if name in vectors:
+        methods = ["embedContent", "batchEmbedContents"]
     return {
         "name": f"models/{name}",
         "displayName": name,

@@ -63,7 +63,9 @@ class Relay:
         self._is_whole = is_whole
         self._said = said
         self._broken = broken
-        self._watch = AnswerWatch(asked.mode, waits_for_text=patience.waits_for_text)
+        self._watch = AnswerWatch(
+            asked.mode, side=asked.side, waits_for_text=patience.waits_for_text
+        )
         # Of the other APIs no client reads on behind a damaged event, or none counts its pieces.
         leaves_out = asked.mode == "chat_completions"
         self._sieve = Sieve(leaves_out=leaves_out) if asked.is_streamed else None
@@ -288,7 +290,7 @@ class Relay:
 
     def _why(self, passed: PassedOn, exit: Exit) -> Evidence | None:
         """Why it is no whole answer, in the words of its provider; None: it is one."""
-        evidence = self._watch.finish(exit, is_side=bool(self._asked.side))
+        evidence = self._watch.finish(exit, is_side=self._asked.is_any_object)
         if evidence is None:
             return None
         text = passed.masked(evidence.text.encode("utf-8", "surrogatepass"))

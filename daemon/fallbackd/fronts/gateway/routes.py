@@ -8,6 +8,7 @@ from msgspec import Struct
 from fallbackd.backends.passage import (
     MODES,
     UNKNOWN,
+    WRITES,
     AskedBody,
     Passage,
     Unreadable,
@@ -30,6 +31,8 @@ class Destination(Struct, frozen=True, kw_only=True):
 
 _FIXED = {
     "/v1/chat/completions": Destination(mode="chat_completions"),
+    "/v1/completions": Destination(mode="chat_completions", side="completions"),
+    "/v1/embeddings": Destination(mode="chat_completions", side="embeddings"),
     "/v1/responses": Destination(mode="responses"),
     "/v1/responses/compact": Destination(mode="responses", side="compact"),
     "/v1/responses/input_tokens": Destination(mode="responses", side="input_tokens"),
@@ -38,7 +41,8 @@ _FIXED = {
 }
 _GOOGLE = re.compile(r"/v1(?:beta|alpha)?/models/(.+):(\w+)")
 """Names of models have colons and slashes of their own."""
-_ACTIONS = frozenset({"generateContent", "streamGenerateContent", "countTokens"})
+_WRITING = frozenset({"generateContent", "streamGenerateContent"})
+_ACTIONS = frozenset({*_WRITING, "countTokens", "embedContent", "batchEmbedContents"})
 
 CHAIN = "x-fallbackd-chain"
 """Header that counts in place of the model."""
@@ -61,7 +65,7 @@ def route_of(path: str) -> Destination | None:
         return None
     return Destination(
         mode="generate_content",
-        side="countTokens" if named[2] == "countTokens" else "",
+        side="" if named[2] in _WRITING else named[2],
         model=unquote(named[1]),
         is_streamed=named[2] == "streamGenerateContent",
     )
@@ -134,6 +138,7 @@ def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:
     else:
         found = read_body(body)
     model = route.model if is_google else found.model
+    is_streamed = bool(found.stream) and route.side in WRITES
     for name in (model, dict(request.headers).get(CHAIN)):
         if name is not None and len(name) > MAX_NAME_CHARS:
             raise Unreadable(f"the name of a model has {MAX_NAME_CHARS} characters at most")
@@ -141,7 +146,7 @@ def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:
     return Passage(
         mode=route.mode,
         model=model,
-        is_streamed=route.is_streamed if is_google else bool(found.stream) and not route.side,
+        is_streamed=route.is_streamed if is_google else is_streamed,
         side=route.side,
         query="" if is_google else request.query,
         is_single=bytes(found.n) in (b"1", b"null"),

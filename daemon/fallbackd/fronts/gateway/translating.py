@@ -34,7 +34,7 @@ def outward(
     """For a backend of the caller's own API. A body stays packed where its model stays as it is."""
     if body.packed is None:
         return OutwardCall(asked=asked, model=model, headers=headers, body=body.plain or b"")
-    is_in_body = asked.mode != "generate_content"
+    is_in_body = asked.mode != "generate_content" or (asked.embeds and body.plain is not None)
     if body.plain is None and is_in_body:
         model = None  # whatever it names
     if body.plain is None or not is_in_body or model in (None, asked.model):
@@ -90,7 +90,7 @@ def call_to(
         raise NotConfigured(f"{entry.backend} is not configured any more")
     api = choosing.api_of(backend, settings, engine.world.kinds)
     model = choosing.model_for(entry, backend, wanted)
-    if api is None or api == asked.mode:
+    if api is None or api == asked.mode or asked.embeds:
         return outward(asked, model, headers, body)
     if body.plain is None:
         raise Unreadable("a body in this content-encoding cannot be translated")
