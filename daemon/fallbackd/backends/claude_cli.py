@@ -51,7 +51,7 @@ from fallbackd.backends.lines import (
     words,
 )
 from fallbackd.backends.outside_words import LEAVES
-from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, Setup
+from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, ProjectFiles, Setup
 from fallbackd.backends.tool_calls import call_words, started, with_refused
 from fallbackd.core.protocol import (
     AgentText,
@@ -80,6 +80,8 @@ def start(work: Work, options: Options) -> Call:
     argv += ["--permission-mode", _PERMISSION_MODE[work.permissions]]
     if work.permissions == "workspace" and work.runs_commands:
         argv += ["--settings", encode_json({"permissions": _CONFINED_SHELL})]
+    if work.planted:
+        argv += ["--setting-sources", "user"]
     model = model_of(work, options)
     if model:
         argv += ["--model", model]
@@ -339,6 +341,27 @@ _FOOTPRINT = Footprint(
     keys=("${CLAUDE_CONFIG_DIR:-~/.claude}/.credentials.json",),
 )
 
+_PROJECT = ProjectFiles(
+    places=(
+        ".mcp.json",
+        *(
+            f".claude/{name}"
+            for name in (
+                "settings.json",
+                "settings.local.json",
+                "agents",
+                "commands",
+                "hooks",
+                "output-styles",
+                "plugins",
+                "skills",
+            )
+        ),
+    ),
+    can_be_left_out=True,
+)
+"""Commands and agents may bring hooks and commands of the shell along."""
+
 KIND = BackendKind(
     name="claude",
     start=start,
@@ -362,6 +385,7 @@ KIND = BackendKind(
         who=(".claude.json:oauthAccount.emailAddress",),
     ),
     keeps_to_reading=True,
+    project=_PROJECT,
     resumes=resumes,
     greets=True,
     forks=True,

@@ -31,7 +31,7 @@ from fallbackd.backends.commands import (
 )
 from fallbackd.backends.lines import CliParser, count, fields, status_in, words
 from fallbackd.backends.sessions import SessionFiles
-from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, Setup
+from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, ProjectFiles, Setup
 from fallbackd.backends.tool_calls import call_words, started, with_refused
 from fallbackd.core.protocol import (
     Call,
@@ -69,6 +69,8 @@ def start(work: Work, options: Options) -> Call:
     if work.permissions == "workspace":  # as for every agent: its own TMPDIR, not that of all
         settings.append("sandbox_workspace_write.exclude_slash_tmp=true")
         settings += _roots(work, own) if work.writable else []
+    if work.planted:
+        settings.append(f"projects={{{_untrusted(work.cwd)}}}")
     name = _own_provider(own)
     if name is not None and work.mode == "interactive":
         # Its silent retries would take most of the patience; those that it reports stay on.
@@ -83,6 +85,13 @@ def start(work: Work, options: Options) -> Call:
     if work.resume is not None:
         argv += ["resume", work.resume]  # which takes the options of `exec` only in front of it
     return command_line(work, options, (*argv, "-"), own_tmp=True)
+
+
+def _untrusted(cwd: str) -> str:
+    """Trust is given to a directory or to one above it; configuration of neither is read then."""
+    names = cwd.strip("/").split("/")
+    places = ("/" + "/".join(names[:end]) for end in range(1, len(names) + 1))
+    return ",".join(f'{encode_json(place)}={{trust_level="untrusted"}}' for place in places)
 
 
 _PROFILE = "fallbackd"
@@ -259,6 +268,14 @@ _FOOTPRINT = Footprint(
     confines_itself=True,
 )
 
+_PROJECT = ProjectFiles(
+    places=(
+        *(f".codex/{name}" for name in ("config.toml", "hooks.json", "hooks", "agents", "rules")),
+        ".agents/plugins",
+    ),
+    can_be_left_out=True,
+)
+
 KIND = BackendKind(
     name="codex",
     start=start,
@@ -276,6 +293,7 @@ KIND = BackendKind(
         who=(".codex/auth.json:tokens.id_token.email",),
     ),
     keeps_to_reading=True,
+    project=_PROJECT,
     login=Login(
         package="@openai/codex",
         files=("${CODEX_HOME:-~/.codex}/auth.json", "${CODEX_HOME:-~/.codex}/.env"),

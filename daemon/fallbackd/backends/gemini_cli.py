@@ -35,7 +35,7 @@ from fallbackd.backends.gemini_texts import (
     without_repeats,
 )
 from fallbackd.backends.lines import CliParser, count, fields, read_object, words
-from fallbackd.backends.spec import BackendKind, Footprint, Options, Setup
+from fallbackd.backends.spec import BackendKind, Footprint, Options, ProjectFiles, Setup
 from fallbackd.backends.tool_calls import call_words, started, with_refused
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
@@ -378,6 +378,25 @@ _FOOTPRINT = Footprint(
     ),
 )
 
+_PROJECT = ProjectFiles(
+    places=(
+        ".env",
+        *(
+            f".gemini/{name}"
+            for name in (
+                "settings.json",
+                ".env",
+                "agents",
+                "commands",
+                "extensions",
+                "hooks",
+                "policies",
+            )
+        ),
+    ),
+)
+"""0.61 without trust in a directory reads none of these, and refuses to run unattended there."""
+
 KIND = BackendKind(
     name="gemini",
     start=start,
@@ -396,6 +415,7 @@ KIND = BackendKind(
         " organisations: set GEMINI_API_KEY, or install its successor agy",
     ),
     keeps_to_reading=True,
+    project=_PROJECT,
     resumes=resumes,
     greets=True,
     forks=True,

@@ -51,6 +51,7 @@ KIND = BackendKind(
     rules=opencode_cli.RULES,
     program=lambda options: program("numasec", options),
     keeps_to_reading=True,
+    project=opencode_cli.project_files("numasec"),
     is_plain=lambda _: True,
     structured=True,
     footprint=lambda _: opencode_cli.footprint("numasec"),

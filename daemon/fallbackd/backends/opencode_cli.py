@@ -28,7 +28,7 @@ from fallbackd.backends.commands import (
 from fallbackd.backends.lines import CliParser, fields, words
 from fallbackd.backends.opencode_server import OpencodeEventReader
 from fallbackd.backends.outside_words import LEAVES
-from fallbackd.backends.spec import BackendKind, Footprint, Options, Setup
+from fallbackd.backends.spec import BackendKind, Footprint, Options, ProjectFiles, Setup
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
@@ -342,6 +342,17 @@ def footprint(name: str) -> Footprint:
     )
 
 
+def project_files(name: str) -> ProjectFiles:
+    """
+    Also of its relatives. 1.18 has a variable against the configuration of projects, and loads
+    their plugins all the same.
+    """
+    settings = (f"{name}.json", f"{name}.jsonc")
+    kinds = ("agent", "command", "mode", "plugin", "tool")
+    inside = (*settings, *kinds, *(f"{one}s" for one in kinds))
+    return ProjectFiles(places=(*settings, *(f".{name}/{one}" for one in inside)))
+
+
 KIND = BackendKind(
     name="opencode",
     start=start,
@@ -351,6 +362,7 @@ KIND = BackendKind(
     # It serves models without a login too: that it has none is no finding.
     setup=Setup(install="npm install -g opencode-ai", login="opencode auth login"),
     keeps_to_reading=True,
+    project=project_files("opencode"),
     reads_env=(_INLINE_CONFIG,),
     resumes=resumes,
     imports=_importing,

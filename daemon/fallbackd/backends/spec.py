@@ -168,6 +168,18 @@ class Footprint(Struct, frozen=True, kw_only=True):
     """It has a sandbox of its own that does not work inside of another one."""
 
 
+class ProjectFiles(Struct, frozen=True, kw_only=True):
+    """
+    What a program reads of the directory that it works in, and of those above it, that runs
+    commands, loads code, or says where its login is sent.
+    """
+
+    places: tuple[str, ...]
+    """Files and directories below each of these directories."""
+    can_be_left_out: bool = False
+    """`start` heeds `Work.planted`: the program is started without all of them."""
+
+
 class BackendKind(Struct, frozen=True, kw_only=True):
     """Everything that the daemon and `doctor` know of a kind; nothing else lists kinds."""
 
@@ -220,5 +232,6 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     """Its output shows `ProviderAnswered` by itself; else success at exit is the first sign."""
     footprint: Callable[[Options], Footprint] = lambda _: Footprint()
     """Of a program."""
+    project: ProjectFiles = ProjectFiles(places=())
     sessions: SessionFiles | None = None
     """Where it writes what happens in sessions of a person; None: that cannot be followed."""

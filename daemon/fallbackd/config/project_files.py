@@ -26,6 +26,7 @@ from fallbackd.config.fallback_file import NEWER, OLDER, Fallbacks, read_fallbac
 from fallbackd.config.fields import Problem, Say, problem
 from fallbackd.config.files import read_content
 from fallbackd.core.policy import Project
+from fallbackd.lib.directories import levels
 
 USERS = ".config/opencode"
 OWN = ".opencode"
@@ -115,16 +116,7 @@ def stamp_of(directory: str, *, home: str, explicit: str | None = None) -> FileS
 
 
 def _levels(directory: str) -> tuple[str, ...]:
-    """The directory and those above it, up to the root of its work tree; without one it alone."""
-    if not directory:
-        return ()
-    levels = [directory]
-    while not os.path.lexists(f"{levels[-1]}/.git"):
-        above = os.path.dirname(levels[-1])
-        if above in ("", "/"):
-            return (directory,)
-        levels.append(above)
-    return tuple(levels)
+    return levels(directory) if directory else ()
 
 
 def _is_of_project(path: str, directory: str) -> bool:

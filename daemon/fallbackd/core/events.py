@@ -77,6 +77,8 @@ class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):
     """Why it was not given more of it, for people."""
     conversation: str | None = None
     """The agent's own conversation that this attempt continues."""
+    warnings: tuple[str, ...] = ()
+    """Of how it was started, for people."""
     anew: bool = False
     """It was ordered by an earlier run of the daemon, and not begun before now."""
 
@@ -133,7 +135,7 @@ class AttemptEnded(Struct, frozen=True, kw_only=True, tag="attempt_ended"):
     gone: bool = True
     answered: bool = False
     warnings: tuple[str, ...] = ()
-    """What is missing in its answer, for people."""
+    """What is missing in its answer, and what it has left for later agents, for people."""
     has_route: bool = True
     """Whether the machine has a default route. Looked at where the network failed."""
     luck: float = 0.5

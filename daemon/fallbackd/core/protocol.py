@@ -68,6 +68,9 @@ class Work(Struct, frozen=True, kw_only=True):
     inherited: Mapping[str, str] = field(default_factory=dict)
     """Variables of the daemon that the kind asked for in `BackendKind.reads_env`."""
 
+    planted: tuple[str, ...] = ()
+    """Files of `BackendKind.project` that an earlier attempt has changed: it is started without
+    any file of these."""
     writable: tuple[str, ...] = ()
     """For a program with a sandbox of its own: directories that its commands may write to beside
     `cwd`."""

@@ -38,6 +38,8 @@ ROOM_BOUND_S = 30.0
 async def run_attempt(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> None:
     """Perform a `StartAttempt`."""
     order = live.order
+    if order.taken_up:
+        host.planted.recall(order.attempt)
     try:
         ended = await _run(host, live, prepared)
     except Exception as error:  # a bug in a backend or transport is that backend's failure
@@ -48,6 +50,8 @@ async def run_attempt(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> 
         gone = await _is_proven_gone(host, live)
         failure = _broken(host, error)
         ended = AttemptEnded(attempt=order.attempt, failure=failure, gone=gone)
+    changed = await host.planted.end(order.attempt, now=host.clock.now())
+    ended = structs.replace(ended, warnings=(*ended.warnings, *changed))
     if ended.failure is not None:
         has_route = not live.was_offline and host.world.has_route()
         ended = structs.replace(ended, has_route=has_route)
@@ -122,6 +126,7 @@ async def _run(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> Attempt
                 carried=begun.given.how,
                 carried_why=begun.given.why,
                 conversation=None if begun.given.how is None else begun.given.resume,
+                warnings=begun.warnings,
             )
         )
         hit("attempt.started")

@@ -13,6 +13,7 @@ from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.records import Delegation
 from fallbackd.core.watch import Watch, shift
 from fallbackd.engine.environment import Settings, World
+from fallbackd.engine.planted import Planted
 from fallbackd.engine.repairing import AttemptRepairs, KnownRepairs
 from fallbackd.engine.runs import Runs
 from fallbackd.ports.clock import Clock
@@ -139,6 +140,7 @@ class LiveHost(Protocol):
     beginning: int
     """Attempts that are being started, and have not taken all of their descriptors yet."""
     texts: Texts
+    planted: Planted
 
     async def handle(self, event: Event) -> object: ...
 

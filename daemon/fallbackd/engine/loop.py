@@ -58,6 +58,7 @@ from fallbackd.engine.leftovers import (
 )
 from fallbackd.engine.live import Held, LiveAttempt, Prepared, Progress, Texts
 from fallbackd.engine.peers import SharingPeers
+from fallbackd.engine.planted import Planted
 from fallbackd.engine.probing import Ladder
 from fallbackd.engine.readiness import Readiness
 from fallbackd.engine.repairing import KnownRepairs
@@ -105,6 +106,7 @@ class Performer:
         self.exchanges = Exchanges()
         self.texts = Texts()
         self.repairs = KnownRepairs()
+        self.planted = Planted(self.runs, world.kinds, home=world.home)
         self.plans = Plans()
         self._draining = False
         self._obstacles: dict[str, str] = {}

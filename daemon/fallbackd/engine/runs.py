@@ -9,6 +9,7 @@ Private files of delegations: the prompt, the answer, one directory for each att
     <root>/<delegation>/history-*   conversations that programs were given
     <root>/<delegation>/work/       the working directory of a session whose callers name none
     <root>/<delegation>/<n>/        log and exit record of attempt n
+    <root>/planted                  configuration that attempts have changed: see `planted`
 
 Names are minted by the daemon; nothing that a caller says becomes part of a path.
 """
@@ -29,7 +30,7 @@ from msgspec import Struct
 
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, attempt_number, delegation_of
 from fallbackd.core.records import Delegation
-from fallbackd.lib import privatefile
+from fallbackd.lib import atomicfile, privatefile
 from fallbackd.lib.failpoints import hit
 
 BLOCK_BYTES = 512
@@ -40,6 +41,7 @@ MAX_TEXT_BYTES = 8 * 1024 * 1024
 """So much of an answer is given out; JSON may spell each byte with six."""
 ANSWER_DRAFT = "answer.part"
 RECORD = "record"
+PLANTED = "planted"
 RESERVED_BYTES = 65_536
 RECENT = 64
 RECENT_CHARS = 16_384
@@ -218,6 +220,30 @@ class Runs:
         try:
             path = f"{self.attempt_path(attempt)}/given"
             return privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES)
+        except OSError:
+            return None
+
+    def keep_pinned(self, attempt: AttemptId, data: bytes) -> None:
+        """What an attempt has found at its start. Without room it is known as long as this runs."""
+        with suppress(OSError):
+            _write_new(f"{self.attempt_path(attempt)}/pinned", data)
+
+    def pinned(self, attempt: AttemptId) -> bytes | None:
+        try:
+            path = f"{self.attempt_path(attempt)}/pinned"
+            return privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES)
+        except OSError:
+            return None
+
+    def keep_planted(self, data: bytes) -> None:
+        """What attempts have left that later ones must not obey. As `keep_pinned`."""
+        with suppress(OSError):
+            atomicfile.write(f"{self._root}/{PLANTED}", data)
+
+    def planted(self) -> bytes | None:
+        try:
+            path = f"{self._root}/{PLANTED}"
+            return privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES, names=1)
         except OSError:
             return None
 

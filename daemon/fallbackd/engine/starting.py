@@ -14,16 +14,20 @@ from fallbackd.backends.spec import BackendKind, NotConfigured, Options
 from fallbackd.core.effects import StartAttempt
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import AttemptId
+from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
 from fallbackd.core.routing.candidates import shell_of
 from fallbackd.core.watch import Watch
 from fallbackd.core.work.resumption import CONTINUE, not_resumed
+from fallbackd.core.work.workspaces import may_write
 from fallbackd.engine.carrying import GivenPast, carried, on_record, place_of
 from fallbackd.engine.confinement import confined, confinement_of, with_own_roots
 from fallbackd.engine.credentials import carrying, credential_of, keeping, own_login
 from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.judging import no_ones_fault
 from fallbackd.engine.live import Fingerprint, LiveAttempt, LiveHost, Prepared
+from fallbackd.engine.planted import in_words, is_left_out, of_kind
 from fallbackd.engine.repairing import Asked, repaired
 from fallbackd.lib.failpoints import hit
 from fallbackd.lib.homes import expand
@@ -42,6 +46,7 @@ class CannotBegin(Exception):
 
 class Underway(Struct, frozen=True, kw_only=True):
     running: Running
+    warnings: tuple[str, ...] = ()
     before: Fingerprint | None = None
     """Its directory just before the start; None: unknown, or not looked at."""
     given: GivenPast
@@ -71,7 +76,10 @@ async def begin(
         given = await carried(host, prepared, kind, options, path=earlier)
     has_program = kind.program(options) is not None
     place = _laid_out(host, order, prepared, given, works=has_program)
-    call = _call(host, live, prepared, kind, options, given=given, place=place)
+    planted = await _planted(host, order, prepared, kind, options, place) if has_program else {}
+    call = _call(
+        host, live, prepared, kind, options, given=given, place=place, planted=tuple(planted)
+    )
     before = None
     if has_program and prepared.delegation.permissions != "read":
         before = prepared.looked.recent(now=host.clock.now())
@@ -90,7 +98,42 @@ async def begin(
             call, attempt=order.attempt, directory=place.directory, env=marks(prepared, order)
         )
     hit("attempt.open.after")
-    return Underway(running=running, before=before, given=given)
+    warnings: tuple[str, ...] = ()
+    if planted:
+        what = in_words(planted, cwd=place.cwd)
+        warnings = (
+            f"{order.backend} was started without the configuration of this project, since {what};"
+            " look at it; work in a new session uses it",
+        )
+    return Underway(running=running, before=before, given=given, warnings=warnings)
+
+
+async def _planted(
+    host: LiveHost,
+    order: StartAttempt,
+    prepared: Prepared,
+    kind: BackendKind,
+    options: Options,
+    place: _Place,
+) -> Mapping[str, AttemptId]:
+    """What its program is started without. Raises `CannotBegin` where it cannot be."""
+    delegation, policy = prepared.delegation, host.settings.policy
+    reads = delegation.permissions == "read"
+    found = await host.planted.begin(
+        order.attempt,
+        delegation,
+        place.cwd,
+        writes=may_write(policy, (Entry(backend=order.backend),), reads=reads),
+        now=host.clock.now(),
+    )
+    found = of_kind(found, kind)
+    if found and not is_left_out(kind, options):
+        what = (
+            f"{order.backend} is not started, since it would obey what an earlier attempt has"
+            f" left: {in_words(found, cwd=place.cwd)}; look at it; work in a new session uses it"
+        )
+        raise CannotBegin(cannot_start(host, what, marks=False))
+    return found
 
 
 async def _check(
@@ -154,6 +197,7 @@ def _call(
     *,
     given: GivenPast,
     place: _Place,
+    planted: tuple[str, ...],
 ) -> Call:
     world, delegation, order = host.world, prepared.delegation, live.order
     credential = credential_of(options, order.credential)
@@ -176,6 +220,7 @@ def _call(
         runs_commands=_runs_commands(host, order, delegation.role),
         mode=delegation.mode,
         env=prepared.env,
+        planted=planted,
         files=_texts(world, kind, {**world.environ, **options.env, **prepared.env}),
         inherited={name: world.environ[name] for name in kind.reads_env if name in world.environ},
     )

@@ -89,6 +89,17 @@ def _elsewhere(path: str, mounts: list[_Mount]) -> list[str]:
     ]
 
 
+def levels(directory: str) -> tuple[str, ...]:
+    """The directory and those above it, up to the root of its work tree; without one it alone."""
+    found = [directory]
+    while not os.path.lexists(f"{found[-1]}/.git"):
+        above = os.path.dirname(found[-1])
+        if above in ("", "/"):
+            return (directory,)
+        found.append(above)
+    return tuple(found)
+
+
 def is_below(inner: str, outer: str) -> bool:
     """Whether `inner` is `outer` or below it, by name."""
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")

@@ -86,6 +86,9 @@ def attempt_started(case: Case, event: AttemptStarted) -> None:
         return
     case.update_attempt(state="running", pid=event.pid)
     note_carried(case, event)
+    for warning in event.warnings:
+        case.tell(case.delegation, "planted", outcome=warning)
+        case.update(warnings=(*case.delegation.warnings, warning))
     case.note(
         "attempt.started",
         case.delegation,
@@ -95,6 +98,7 @@ def attempt_started(case: Case, event: AttemptStarted) -> None:
         credential=attempt.credential,
         trial=attempt.trial,
         log_path=attempt.log_path,
+        warnings=list(event.warnings),
     )
     backend = find_backend(case.policy, attempt.backend)
     if backend is None:

@@ -1,0 +1,194 @@
+"""
+Project configuration that one attempt leaves for the next.
+
+An agent starts with its own login in a directory that the one before could write to. What that one
+has changed there of the files that would run commands, load code or redirect a login
+(`BackendKind.project`) is not obeyed by later attempts of its session, by work that was asked for
+before, or by work from inside of an attempt. It stays where it is, for a person to look at: what a
+person begins afterwards, in another session, uses it.
+
+Known by comparing each file at the start and at the end of an attempt: what is changed while none
+runs is a person's. Both are durable, the first in the directory of the attempt, the rest in
+`<root>/planted`.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+import anyio.to_thread
+import msgspec
+from msgspec import Struct
+
+from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.core.ids import AttemptId, DelegationId, SessionId
+from fallbackd.core.records import Delegation
+from fallbackd.engine.runs import Runs
+from fallbackd.lib.digests import changed_since, digests
+from fallbackd.lib.directories import is_below, levels
+
+MAX_KEPT = 1000
+_COARSE_S = 0.1
+"""Times of files lag behind the clock by less than this."""
+
+
+class Pinned(Struct, frozen=True, kw_only=True):
+    """What an attempt has found at its start."""
+
+    attempt: AttemptId
+    delegation: DelegationId
+    session: SessionId
+    cwd: str
+    at: float
+    places: tuple[str, ...]
+    digests: Mapping[str, str]
+
+
+class Left(Struct, frozen=True, kw_only=True):
+    """A file as an attempt has left it."""
+
+    digest: str
+    attempt: AttemptId
+    session: SessionId
+    at: float
+
+
+class Planted:
+    def __init__(self, runs: Runs, kinds: Mapping[str, BackendKind], *, home: str) -> None:
+        self._runs = runs
+        self._names = tuple(
+            dict.fromkeys(one for kind in kinds.values() for one in kind.project.places)
+        )
+        self._home = os.path.realpath(home)
+        self._running: dict[AttemptId, Pinned] = {}
+        self._left: dict[str, Left] | None = None
+
+    async def begin(
+        self, attempt: AttemptId, delegation: Delegation, cwd: str, *, writes: bool, now: float
+    ) -> dict[str, AttemptId]:
+        """
+        Pin what is there at the start of an attempt, of which nothing runs yet.
+
+        Args:
+            writes: It may change its directory.
+
+        Returns:
+            Files that it must not obey, each with the attempt that has changed it.
+        """
+        return await anyio.to_thread.run_sync(self._begin, attempt, delegation, cwd, writes, now)
+
+    def _begin(
+        self, attempt: AttemptId, delegation: Delegation, cwd: str, writes: bool, now: float
+    ) -> dict[str, AttemptId]:
+        places = self._places(cwd)
+        seen = digests(places)
+        found = self._known(delegation, seen)
+        for other in tuple(self._running.values()):
+            if other.delegation != delegation.delegation:
+                found |= dict.fromkeys(_changed(other, seen), other.attempt)
+        if writes:
+            pinned = Pinned(
+                attempt=attempt,
+                delegation=delegation.delegation,
+                session=delegation.session,
+                cwd=cwd,
+                at=now,
+                places=places,
+                digests=seen,
+            )
+            self._running[attempt] = pinned
+            self._runs.keep_pinned(attempt, msgspec.json.encode(pinned))
+        return found
+
+    def _known(self, delegation: Delegation, seen: Mapping[str, str]) -> dict[str, AttemptId]:
+        left = self._read()
+        return {
+            place: one.attempt
+            for place, digest in seen.items()
+            if (one := left.get(place)) is not None
+            and one.digest == digest
+            and (
+                one.session == delegation.session
+                or delegation.created_at <= one.at
+                or delegation.parent is not None
+            )
+        }
+
+    def recall(self, attempt: AttemptId) -> None:
+        """Know again an attempt that an earlier daemon has begun."""
+        data = self._runs.pinned(attempt)
+        if data is not None:
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                self._running[attempt] = msgspec.json.decode(data, type=Pinned)
+
+    async def end(self, attempt: AttemptId, *, now: float) -> tuple[str, ...]:
+        """
+        Keep what it has changed, before its end is known to anything that could start next.
+
+        Returns:
+            A warning for people, where there is one.
+        """
+        if (pinned := self._running.get(attempt)) is None:
+            return ()
+        changed = await anyio.to_thread.run_sync(self._end, pinned, now)
+        del self._running[attempt]
+        if not changed:
+            return ()
+        what = in_words(dict.fromkeys(changed, attempt), cwd=pinned.cwd)
+        return (f"{what}: agents that start in this directory obey it, so look at it first",)
+
+    def _end(self, pinned: Pinned, now: float) -> tuple[str, ...]:
+        places = dict.fromkeys((*pinned.places, *self._places(pinned.cwd)))
+        changed = {
+            place: Left(digest=digest, attempt=pinned.attempt, session=pinned.session, at=now)
+            for place, digest in digests(places).items()
+            if pinned.digests.get(place) != digest
+        }
+        if changed:
+            left = {**self._read(), **changed}
+            newest = sorted(left.items(), key=lambda one: one[1].at)[-MAX_KEPT:]
+            self._left = dict(newest)
+            self._runs.keep_planted(msgspec.json.encode(self._left))
+        return tuple(changed)
+
+    def _read(self) -> dict[str, Left]:
+        if self._left is None:
+            self._left = {}
+            data = self._runs.planted()
+            if data is not None:
+                with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                    self._left = msgspec.json.decode(data, type=dict[str, Left])
+        return self._left
+
+    def _places(self, cwd: str) -> tuple[str, ...]:
+        """In the home directory these names are settings of its user, which no project has."""
+        found = (one for one in levels(cwd) if one != self._home)
+        return tuple(f"{level}/{name}" for level in found for name in self._names)
+
+
+def _changed(other: Pinned, seen: Mapping[str, str]) -> Iterable[str]:
+    """What an attempt that runs now has changed of what is seen."""
+    for place, digest in seen.items():
+        if place in other.places:
+            if other.digests.get(place) != digest:
+                yield place
+        elif is_below(place, other.cwd) and changed_since(place, other.cwd, other.at - _COARSE_S):
+            yield place
+
+
+def of_kind(found: Mapping[str, AttemptId], kind: BackendKind) -> dict[str, AttemptId]:
+    """What a program of this kind would obey."""
+    ends = tuple(f"/{name}" for name in kind.project.places)
+    return {place: attempt for place, attempt in found.items() if place.endswith(ends)}
+
+
+def is_left_out(kind: BackendKind, options: Options) -> bool:
+    """Whether its program can be started without; a command of the user's own is taken as it is."""
+    return kind.project.can_be_left_out and not options.command
+
+
+def in_words(found: Mapping[str, AttemptId], *, cwd: str) -> str:
+    """Which attempts have changed what."""
+    names = [os.path.relpath(place, cwd) for place in found]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{' and '.join(dict.fromkeys(found.values()))} changed {shown}"
