@@ -149,8 +149,18 @@ def test_nested_work_goes_before_what_waits_for_its_parent() -> None:
     play.when(delegate("z", backend="b", cwd="/w"))
     play.when(delegate("k", backend="c", cwd="/w", parent="p"))
     play.then(starts("p.1", "a"), starts("k.1", "c"))
-    inside = delegate("n", backend="c", session="s-p", parent="p")
-    assert rejected(play.when(inside)) == "busy"
+
+
+def test_from_inside_a_session_that_was_begun_elsewhere_does_not_exist() -> None:
+    play = Playbook(AB).when(delegate("p", backend="a", cwd="/w"), delegate("z", backend="b"))
+    for session in ("s-p", "s-z"):
+        inside = delegate("n", backend="c", session=session, parent="p")
+        assert rejected(play.when(inside)) == "unknown_session"
+    own = delegate("k", backend="c", cwd="/w", parent="p")
+    play.when(own, started("k.1"), succeeded("k.1"))
+    again = delegate("m", backend="c", cwd="/w", session="s-k", parent="p")
+    assert rejected(play.when(again)) is None
+    assert play.peek().active["m"].above == ("p",)
 
 
 def test_a_daemon_that_drains_takes_nothing_new() -> None:

@@ -38,9 +38,7 @@ async def test_how_long_a_caller_waits_makes_no_other_request(tmp_path: Path) ->
     async with engine_in(tmp_path, settings(agent("a", script(tmp_path, "a", COUNTED)))) as engine:
         done = await work(engine, "x", backend="a", request_id="r", wait="accepted")
         for wait, queue in (("settled", True), ("finished", False), ("accepted", True)):
-            again = await work(
-                engine, "x", backend="a", request_id="r", wait=wait, queue=queue, parent="d0"
-            )
+            again = await work(engine, "x", backend="a", request_id="r", wait=wait, queue=queue)
             assert again.delegation == done.delegation
 
 

@@ -10,6 +10,7 @@ import msgspec
 from fallbackd.api.host import Checked, ConfigState, Trouble
 from fallbackd.classify.rules import Rule
 from fallbackd.config.fields import Problem
+from fallbackd.core.authority import PERSON, Authority
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.changes import Decision, Journaled, Note, PutStory
 from fallbackd.core.events import Event, HealthCleared, Reported, ResolveRequested
@@ -112,6 +113,7 @@ class ScriptedEngine:
         self.last_tick_at: float | None = None
         self.raises: dict[str, Exception] = {}
         self.works: list[NewWork] = []
+        self.authorities: list[Authority] = []
         self.found: dict[str, Delegation] = {}
         self.answers: dict[str, str] = {}
         self.listeners: list[Callable[[Journaled | Progress], None]] = []
@@ -134,7 +136,11 @@ class ScriptedEngine:
         """It is never set."""
 
     async def delegate(
-        self, work: NewWork, *, is_wanted: Callable[[], bool] = lambda: True
+        self,
+        work: NewWork,
+        *,
+        authority: Authority = PERSON,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> Delegation:
         if self.before_delegate is not None:
             await self.before_delegate()
@@ -143,6 +149,7 @@ class ScriptedEngine:
             self.unwanted.append(work)
             raise Withdrawn("nothing was begun")
         self.works.append(work)
+        self.authorities.append(authority)
         made = delegation(f"d{len(self.works)}")
         self.found[made.delegation] = made
         return made
@@ -167,7 +174,7 @@ class ScriptedEngine:
     async def cancel(self, delegation_id: str) -> Delegation:
         return await self.delegation(delegation_id)
 
-    async def delegation(self, delegation_id: str) -> Delegation:
+    async def delegation(self, delegation_id: str, authority: Authority = PERSON) -> Delegation:
         self._raise("delegation")
         if delegation_id not in self.found:
             raise Unknown(f"There is no delegation {delegation_id}.")
@@ -232,7 +239,7 @@ class ScriptedEngine:
                 return Decision(answer=["codex"] if event.target is None else [event.target])
         return Decision()
 
-    async def session(self, name: str) -> Session:
+    async def session(self, name: str, authority: Authority = PERSON) -> Session:
         if name != "s1":
             raise Unknown(f"There is no session {name}.")
         return session(name)
@@ -308,11 +315,11 @@ class FakeHost:
     def troubles(self) -> tuple[Trouble, ...]:
         return self.troubled
 
-    inside: str | None = None
-    """The attempt in which every caller runs."""
+    authority = PERSON
+    """Of every caller."""
 
-    def attempt_of(self, pid: int) -> str | None:
-        return self.inside
+    def authority_of(self, connection: object) -> Authority:
+        return self.authority
 
     async def check_config(
         self, *, path: str | None, text: str | None, directory: str | None = None

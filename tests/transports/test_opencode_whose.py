@@ -73,14 +73,12 @@ def started(*words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
 LIVES = 'print("up", flush=True); input()'
 
 
-def test_a_process_below_an_attempt_or_with_its_mark_is_the_engines() -> None:
+def test_a_process_below_an_attempt_is_the_engines() -> None:
     inside = ProcessOwners(lambda pid: "d1.1" if pid == os.getpid() else None)
     assert inside.owner(os.getpid()) == "engine"
     outside = ProcessOwners(lambda _: None)
     assert outside.owner(os.getpid()) == "person"
     assert outside.owner(None) == "person"
-    with started(LIVES, FALLBACKD_ATTEMPT="d1.1") as marked:
-        assert outside.owner(marked.pid) == "engine"
 
 
 def test_what_cannot_be_looked_at_is_left_alone() -> None:

@@ -209,9 +209,9 @@ async def test_tool_of_another_prompt_is_spared(tmp_path: Path, first: str) -> N
             tasks.start_soon(each.listen)
             with anyio.fail_after(LIMIT_S):
                 await each.arrived.wait()
-        assert place.transport.attempt_of(other.tool_pid) == "d1.1"
-        assert place.transport.attempt_of(heard.tool_pid) == "d1.2"
-        assert place.transport.attempt_of(os.getpid()) is None
+        assert place.transport.attempts_above(other.tool_pid) == ("d1.1", "d1.2")
+        assert place.transport.attempts_above(heard.tool_pid) == ("d1.2", "d1.1")
+        assert place.transport.attempts_above(os.getpid()) is None
         heard.running.stop(grace_s=20.0)
         await until(lambda: not lives(heard.tool_pid))
         with anyio.fail_after(LIMIT_S):
@@ -220,6 +220,12 @@ async def test_tool_of_another_prompt_is_spared(tmp_path: Path, first: str) -> N
         other.running.stop(grace_s=20.0)
     assert isinstance(other.exit, NoAnswer)
     assert not lives(other.tool_pid)
+
+
+async def test_a_server_without_a_prompt_works_for_no_attempt(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        await place.ask("say done")
+        assert place.transport.attempts_above(place.notes("start")[0]["pid"]) == ()
 
 
 async def test_tool_left_behind_by_an_answered_prompt_is_ended(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ async def test_tool_of_a_prompt_that_was_taken_up_is_known_and_ended_by_a_stop(
             with anyio.fail_after(LIMIT_S):
                 await heard.arrived.wait()
             assert lives(heard.tool_pid)
-            assert place.transport.attempt_of(heard.tool_pid) == "d1.1"
+            assert place.transport.attempts_above(heard.tool_pid) == ("d1.1",)
             running.stop(grace_s=20.0)
             with anyio.fail_after(LIMIT_S):
                 await heard.ended.wait()

@@ -63,6 +63,13 @@ What the answer of a method promises to outlive the daemon: nothing; a record of
 work, which is on record before it begins, and does not begin for a caller that has hung up.
 """
 
+Who = Literal["any", "own", "person"]
+"""
+Who may call a method. `any`: a process inside an attempt too, which gets no more than it has
+itself, and of others sees no prompt, path or account; `own`: such a process for what it has begun,
+as if there were nothing else; `person`: no such process.
+"""
+
 COMMON = ("invalid_params", "internal", "too_many")
 """Kinds of errors that a call of any method may be answered with."""
 
@@ -76,6 +83,8 @@ class Method(Generic[P, R]):
         params: A Struct; unknown fields of it are ignored, `unknown_fields` names them.
         result: Anything msgspec can describe.
         read_only: Changes nothing for any params: answered inline, repeated freely.
+        who: May call it.
+        who_reads: May call it with params that only read (`only_reads`).
         promises: Of a method that changes something; required there.
         errors: Kinds of errors besides those that every method may answer with.
         summary: One line for `rpc.discover`.
@@ -91,6 +100,8 @@ class Method(Generic[P, R]):
         "read_only",
         "result",
         "summary",
+        "who",
+        "who_reads",
     )
 
     def __init__(
@@ -100,6 +111,8 @@ class Method(Generic[P, R]):
         params: type[P],
         result: Any,  # `type[R]` cannot be said of a union; `Method[P, R]` is annotated instead
         read_only: bool,
+        who: Who,
+        who_reads: Who | None = None,
         promises: Promise | None = None,
         summary: str,
         errors: tuple[str, ...] = (),
@@ -108,12 +121,15 @@ class Method(Generic[P, R]):
         if read_only is (promises is not None):
             raise TypeError(f"{name}: say what it promises exactly where it changes something")
         self.name = name
-        self.errors = (*COMMON, *errors)
+        refused = () if who == "any" else ("not_permitted",)
+        self.errors = tuple(dict.fromkeys((*COMMON, *refused, *errors)))
         self.example = example
         self.params = params
         self.result = result
         self.promises: Promise = promises or "nothing"
         self.read_only = read_only
+        self.who: Who = who
+        self.who_reads: Who = who_reads or who
         self.summary = summary
 
     def __repr__(self) -> str:

@@ -59,15 +59,8 @@ def daemon_ping(engine: "Engine", params: DaemonPingParams, caller: Caller) -> D
         pid=host.pid,
         at=engine.clock.now(),
         state="draining" if host.is_draining else "running",
-        attempt=_attempt_of(caller),
+        attempt=caller.authority.attempt,
     )
-
-
-def _attempt_of(caller: Caller) -> str | None:
-    try:
-        return None if caller.peer_pid is None else caller.host.attempt_of(caller.peer_pid)
-    except OSError:  # out of file descriptors: `delegate` says so
-        return None
 
 
 async def daemon_drain(

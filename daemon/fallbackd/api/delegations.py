@@ -9,8 +9,9 @@ from fallbackd.api.errors import ApiError
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd.core import records
+from fallbackd.core.authority import by_default
 from fallbackd.core.ids import DelegationId
-from fallbackd.engine.requests import Draining, NewWork
+from fallbackd.engine.requests import NewWork
 from fallbackd.lib.alike import alike
 from fallbackd_client.wire.methods.delegations import (
     DELEGATE,
@@ -42,13 +43,15 @@ async def delegate(engine: "Engine", params: DelegateParams, caller: Caller) -> 
         NewWork,
         params,
         chain=chains.chain(params.chain),
-        permissions=params.permissions or "workspace",
+        permissions=params.permissions or by_default(caller.authority),
         env=params.env or {},
-        parent=_parent(engine, caller),
+        parent=None,
         client=caller.client,
         metadata=params.metadata or {},
     )
-    begun = await engine.delegate(work, is_wanted=lambda: not caller.has_hung_up)
+    begun = await engine.delegate(
+        work, authority=caller.authority, is_wanted=lambda: not caller.has_hung_up
+    )
     _follow(engine, begun, caller)
     found, is_over = await _waited(engine, begun, params)
     return await answer(engine, found, caller, is_over=is_over, strict=params.strict_wait)
@@ -63,27 +66,6 @@ def _follow(engine: "Engine", one: records.Delegation, caller: Caller) -> None:
         engine.attendance.watch(name)
     elif engine.attendance.join(name, number):
         caller.on_close(lambda: engine.attendance.leave(name, number))
-
-
-def _parent(engine: "Engine", caller: Caller) -> str | None:
-    """
-    From inside which attempt the caller runs, by the processes above it. What it says itself
-    (`parent`) is no evidence: variables are inherited, copied, and outlive their attempt.
-
-    Raises:
-        Draining: The processes cannot be looked at, for want of file descriptors.
-    """
-    if caller.peer_pid is None:
-        return None
-    try:
-        return caller.host.attempt_of(caller.peer_pid)
-    except OSError as error:
-        engine.require_room()
-        why = error.strerror or str(error)
-        raise Draining(
-            f"no new work: the calling process cannot be looked at ({why}); ask again",
-            kind="shortage",
-        ) from error
 
 
 async def _waited(
@@ -145,7 +127,7 @@ async def delegation_get(
 async def delegation_list(
     engine: "Engine", params: DelegationListParams, caller: Caller
 ) -> DelegationListResult:
-    return await listing.page(engine, params)
+    return await listing.page(engine, params, caller.authority)
 
 
 async def delegation_retry(
@@ -170,10 +152,11 @@ async def _begun(
         work,
         wait="accepted",
         request_id=request_id,
-        parent=_parent(engine, caller),
         client=caller.client,
     )
-    begun = await engine.delegate(work, is_wanted=lambda: not caller.has_hung_up)
+    begun = await engine.delegate(
+        work, authority=caller.authority, is_wanted=lambda: not caller.has_hung_up
+    )
     return await _shown(engine, begun, caller)
 
 
@@ -191,7 +174,7 @@ async def delegation_cancel(
     engine: "Engine", params: DelegationCancelParams, caller: Caller
 ) -> Delegation:
     if params.request_id is not None:
-        found = await engine.cancel_request(params.request_id)
+        found = await engine.cancel_request(params.request_id, caller.authority)
     elif params.session is not None:
         found = await engine.cancel_session(params.session)
     else:

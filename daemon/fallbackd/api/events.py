@@ -27,6 +27,12 @@ def events_subscribe(
     refuse_unknown("event kind", params.kinds or (), get_args(EventKind))
     if params.text_since is not None and params.delegation is None:
         raise ApiError("invalid_params", "`text_since` needs `delegation`: name whose text it is")
+    if params.delegation is None and not caller.authority.is_person:
+        raise ApiError(
+            "not_permitted",
+            "`delegation`: name one that you have begun; you are asking from"
+            f" {caller.authority.place}",
+        )
     # Not `async`: so the answer is written before the first event can be.
     name, seq, warning = caller.subscriptions.open(caller, params)
     return EventsSubscribeResult(

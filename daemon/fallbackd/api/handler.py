@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from fallbackd.api.errors import ApiError
 from fallbackd.api.host import Caller
 from fallbackd_client.wire.envelope import Method
 
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=Struct)
 R = TypeVar("R")
+
+GRANTED_BY: dict[str, tuple[str, ...]] = {
+    "question.list": ("answer",),
+    "question.answer": ("answer",),
+}
+"""Methods for a person that a role may be allowed by `may`, with the words that do."""
 
 Handle = Callable[["Engine", P, Caller], R | Awaitable[R]]
 
@@ -49,13 +56,50 @@ class Handler(Generic[P, R]):
         Raises:
             NotKept: It was done, and cannot be put on record now.
         """
+        names_one = self.method.who == "own" and "unknown" in self.method.errors
+        if names_one and not caller.authority.is_person:
+            await _require_own(engine, params, caller)
         result: R = await self.handle(engine, params, caller)  # type: ignore[misc]
         if self.method.promises == "record" and not getattr(params, "only_reads", False):
             await engine.require_kept(self.method.name)
         return result
 
-    def params(self, raw: Any) -> P:  # `Raw` or UNSET, as it came
+    def params(self, raw: Any, caller: Caller) -> P:  # `Raw` or UNSET, as it came
+        """
+        Raises:
+            ApiError: This caller may not ask for that.
+        """
         params = self.method.decode_params(raw)
         if self.normalises:
-            return params.normalised()  # type: ignore[attr-defined, no-any-return]
+            params = params.normalised()  # type: ignore[attr-defined]
+        if not caller.authority.is_person:
+            self._require_allowed(params, caller)
         return params
+
+    def _require_allowed(self, params: P, caller: Caller) -> None:
+        reads = getattr(params, "only_reads", False)
+        authority = caller.authority
+        match self.method.who_reads if reads else self.method.who:
+            case "any":
+                return
+            case "own" if authority.inside:
+                return
+            case _ if set(GRANTED_BY.get(self.method.name, ())) & authority.may:
+                return
+        raise ApiError(
+            "not_permitted",
+            f"only a person may do this; you are asking from {authority.place}",
+            data={"method": self.method.name},
+        )
+
+
+async def _require_own(engine: "Engine", params: Any, caller: Caller) -> None:
+    """
+    Raises:
+        Unknown: It names what was begun elsewhere, which for this caller does not exist.
+    """
+    authority = caller.authority
+    if (delegation := getattr(params, "delegation", None)) is not None:
+        await engine.delegation(delegation, authority)
+    elif (session := getattr(params, "session", None)) is not None:
+        await engine.session(session, authority)

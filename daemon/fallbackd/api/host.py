@@ -1,5 +1,6 @@
 """What a handler may ask of the process around the engine, and of the caller."""
 
+import socket as sockets
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
@@ -7,6 +8,7 @@ from msgspec import Struct, field
 
 from fallbackd.api.opencode_servers import OpencodeServers
 from fallbackd.config.fields import Problem
+from fallbackd.core.authority import Authority
 from fallbackd_client.wire.methods.events import EventsSubscribeParams
 
 
@@ -120,8 +122,8 @@ class Host(Protocol):
         """What watches opencode servers; None where nothing does."""
         ...
 
-    def attempt_of(self, pid: int) -> str | None:
-        """The attempt that a process belongs to, where its environment does not say so."""
+    def authority_of(self, connection: sockets.socket) -> Authority:
+        """What the process at the other end may ask. Looked up once for each connection."""
         ...
 
     async def notify_test(self) -> dict[str, str | None]:
@@ -182,6 +184,11 @@ class Caller(Protocol):
         ...
 
     @property
+    def authority(self) -> Authority:
+        """What it may ask, as found when it connected."""
+        ...
+
+    @property
     def client(self) -> str | None:
         """Whose work counts together, where work has to be shared out."""
         ...
@@ -221,11 +228,3 @@ class Caller(Protocol):
         ...
 
     def on_close(self, work: Callable[[], None]) -> None: ...
-
-
-def is_inside(caller: Caller) -> bool:
-    """Whether the caller is a process of an attempt, or none that can be looked at now."""
-    try:
-        return caller.peer_pid is not None and bool(caller.host.attempt_of(caller.peer_pid))
-    except OSError:  # out of file descriptors
-        return True

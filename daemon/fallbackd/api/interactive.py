@@ -7,7 +7,7 @@ from msgspec import convert
 from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.health_view import health_entries, health_entry
-from fallbackd.api.host import Caller, is_inside
+from fallbackd.api.host import Caller
 from fallbackd.backends.sessions import PlanWindow
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.routing.candidates import candidates_for
@@ -63,7 +63,7 @@ def _backend_of(
     engine: "Engine", params: InteractiveFailedParams | InteractivePlanParams, caller: Caller
 ) -> "BackendId | None":
     """None: no backend of ours, or an attempt, of which the engine itself reads what it says."""
-    if is_inside(caller):
+    if not caller.authority.is_person:
         return None
     return interactive.backend_of(engine.settings, engine.world, params.agent, params.home)
 

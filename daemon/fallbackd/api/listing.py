@@ -7,6 +7,7 @@ import msgspec
 
 from fallbackd.api import shapes
 from fallbackd.api.errors import ApiError
+from fallbackd.core.authority import Authority
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import Delegation
 from fallbackd.ports.store import Selection
@@ -25,17 +26,21 @@ PROMPT_BYTES = 400
 PROMPT_CHARS = 200
 
 
-async def page(engine: "Engine", params: DelegationListParams) -> DelegationListResult:
+async def page(
+    engine: "Engine", params: DelegationListParams, authority: Authority
+) -> DelegationListResult:
     """
     Raises:
         ApiError: The cursor is none that an answer gave.
     """
     limit = params.limit or DEFAULT_LIMIT
     wanted = _wanted(params)
-    is_picky = params.backend is not None or params.cwd is not None
+    is_picky = params.backend is not None or params.cwd is not None or not authority.is_person
     reach = max(limit, MAX_LOOKED_AT) if is_picky else limit
     found = await engine.delegations(wanted, limit=reach + 1)
-    listed = [one for one in found[:reach] if _fits(one, params)][:limit]
+    listed = [one for one in found[:reach] if authority.has_begun(one) and _fits(one, params)][
+        :limit
+    ]
     # Everything up to the last one that is shown has been looked at, or else up to `reach`.
     last = listed[-1] if len(listed) == limit else found[reach - 1] if len(found) > reach else None
     if params.brief:

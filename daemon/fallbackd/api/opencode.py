@@ -51,7 +51,7 @@ async def opencode_announce(
     front = front_of(caller)
     directory = params.directory or ""
     try:
-        if front.is_of_engine(caller.peer_pid):
+        if not caller.authority.is_person:
             raise NotWatched
         if params.plugin and not _is_at(caller, params.url):
             is_known = link_of(caller) is not None
@@ -147,7 +147,7 @@ async def opencode_resolve(
     engine: "Engine", params: OpencodeResolveParams, caller: Caller
 ) -> OpencodeResolveResult:
     link, front = link_of(caller), front_of(caller)
-    if front.is_of_engine(caller.peer_pid):
+    if not caller.authority.is_person:
         return OpencodeResolveResult(model=params.model, redirected=False)
     found = await front.redirect(
         server=(params.server or "") if link is None else link.url,

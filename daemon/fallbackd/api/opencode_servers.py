@@ -43,10 +43,6 @@ class Plugin(Protocol):
 
 
 class OpencodeServers(Protocol):
-    def is_of_engine(self, pid: int | None) -> bool:
-        """Whether a process works for an attempt, whose sessions are the engine's alone."""
-        ...
-
     def states(self) -> Sequence[ServerState]: ...
 
     async def announce(self, url: str, *, password: str | None, directory: str = "") -> bool:

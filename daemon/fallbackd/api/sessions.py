@@ -58,7 +58,8 @@ async def session_list(
     engine: "Engine", params: SessionListParams, caller: Caller
 ) -> SessionListResult:
     found = await engine.sessions(limit=params.limit or DEFAULT_LIMIT)
-    return SessionListResult(sessions=tuple(shapes.session(one) for one in found))
+    own = [one for one in found if caller.authority.has_begun(one)]
+    return SessionListResult(sessions=tuple(shapes.session(one) for one in own))
 
 
 async def session_end(

@@ -9,6 +9,7 @@ The life of the process: locks, records, engine, socket, ready; then a drain, th
 
 import os
 import signal
+import socket as sockets
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ from fallbackd.app.voice import VoiceExport, VoiceImport
 from fallbackd.app.watchdog import Watchdog
 from fallbackd.app.wiring import Built, build, clock_facts, open_records
 from fallbackd.config.watch import watch
+from fallbackd.core.authority import Authority
 from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.ticker import run_ticker
@@ -162,8 +164,9 @@ class Daemon:
     def opencode(self) -> OpencodeFront | None:
         return None if self._built is None else self._built.opencode
 
-    def attempt_of(self, pid: int) -> str | None:
-        return None if self._built is None else self._built.attempt_of(pid)
+    def authority_of(self, connection: sockets.socket) -> Authority:
+        assert self._built is not None
+        return self._built.authority_of(connection)
 
     async def notify_test(self) -> dict[str, str | None]:
         return {} if self._notify is None else await self._notify.test()
@@ -235,6 +238,7 @@ class Daemon:
         engine.on_export = export.soon
         engine.clock_facts = lambda: clock_facts(clock)
         try:
+            built.expect()
             await built.take_up_servers()
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_run_engine, engine)

@@ -3,6 +3,7 @@
 import os
 import random
 import secrets
+import socket as sockets
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from fallbackd.app.state import digest_key
 from fallbackd.app.tmux import Windows
 from fallbackd.backends import ENDPOINTS, KINDS, SIGNATURES
 from fallbackd.config.load import Loaded
+from fallbackd.core.authority import Authority, nothing
 from fallbackd.core.policy import Defaults
 from fallbackd.engine.api import Engine
 from fallbackd.engine.credentials import credential_variables
@@ -28,7 +30,7 @@ from fallbackd.engine.environment import Settings, Transports, World
 from fallbackd.engine.leftovers import list_directories
 from fallbackd.engine.taught import Taught
 from fallbackd.fronts.opencode.front import OpencodeFront
-from fallbackd.lib import privatefile
+from fallbackd.lib import peercred, privatefile
 from fallbackd.lib.clock import Instant, SystemClock
 from fallbackd.lib.descriptors import has_room, shortage
 from fallbackd.lib.procenv import read_variables
@@ -71,8 +73,10 @@ class Built(Struct):
     interactive: InteractiveService
     projects: Projects
     home: str
-    attempt_of: Callable[[int], str | None]
-    """From inside which attempt a process was started, by the processes above it."""
+    authority_of: Callable[[sockets.socket], Authority]
+    """What the peer of a connection may ask, by the processes above it."""
+    expect: Callable[[], None]
+    """Know the processes of attempts that an earlier daemon has left, before they are met."""
     inheritable: Mapping[str, str]
     """What of the daemon's environment the programs that it starts may see."""
     withhold_credentials: Callable[[Settings], None]
@@ -234,19 +238,32 @@ def build(
     )
     engine = Engine(store, clock, settings, world)
 
-    def attempt_of(pid: int) -> str | None:
-        return served.attempt_of(pid) or processes.attempt_of(pid)
+    def authority_of(connection: sockets.socket) -> Authority:
+        try:
+            with peercred.held(connection) as pid:
+                attempts = served.attempts_above(pid)
+        except OSError as error:
+            why = error.strerror or str(error)
+            return nothing(f"the calling process cannot be looked at ({why}); connect again")
+        return engine.authority_of(attempts)
+
+    def expect() -> None:
+        for one in store.peek().active.values():
+            if one.running is not None:
+                attempt = one.running.attempt
+                processes.expect(attempt, engine.runs.attempt_path(attempt))
 
     projects = Projects(engine, sessions_log or OpencodeLog(), home=machine.home)
     return Built(
         engine=engine,
-        opencode=OpencodeFront(engine, OpencodeLink, projects, ProcessOwners(attempt_of)),
+        opencode=OpencodeFront(engine, OpencodeLink, projects, ProcessOwners(processes.above)),
         gateway=GatewayService(engine, http.pass_on, places),
         interactive=InteractiveService(engine),
         projects=projects,
         transports=(served, http, processes),
         home=machine.home,
-        attempt_of=attempt_of,
+        authority_of=authority_of,
+        expect=expect,
         inheritable=inheritable,
         withhold_credentials=withhold_credentials,
         take_up_servers=served.take_up,

@@ -305,6 +305,8 @@ class Policy(Struct, frozen=True, kw_only=True, dict=True):
     """Quota group by provider, for `provider/model` ids without a configuration."""
     contexts: Mapping[str, int] = field(default_factory=dict)
     """Tokens that a model holds, by the `provider/model` ids of opencode servers, as they say."""
+    may: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the agents of a role may ask of the daemon beyond their own permissions."""
     served: frozenset[str] = frozenset()
     """`provider/model` ids that known opencode servers offer."""
     projects: Mapping[str, Project] = field(default_factory=dict)

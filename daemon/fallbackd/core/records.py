@@ -221,6 +221,12 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: str = ""
     """Of the parameters, to tell a repeated request from another one."""
     parent: DelegationId | None = None
+    above: tuple[DelegationId, ...] = ()
+    """The delegations inside which it was asked for, the innermost first."""
+    asked_by: AttemptId | None = None
+    """The attempt that asked for it; None: a person did."""
+    may: tuple[str, ...] = ()
+    """What the configuration lets its agents ask beyond its own permissions: `authority`."""
     nesting: int = 0
     cancelling: bool = False
     outcome: Ending | None = None
@@ -279,6 +285,8 @@ class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: str | None = None
     original: BackendId
     current: BackendId
+    above: tuple[DelegationId, ...] = ()
+    """The delegations inside which it was begun, the innermost first; empty: by a person."""
     current_model: str | None = None
     chain: tuple[Entry, ...] | None = None
     """Of its first request, for later ones that name nothing. Empty: that of all, as it is now.

@@ -61,7 +61,7 @@ def admit(
     cwd = real_cwd(work.cwd or policy.defaults.default_cwd, policy, world)
     _require_possible_env(work, policy)
     mode = mode_of(work)
-    parent = _parent(work, seen)
+    parent = None if work.parent is None else _parent(work.parent, seen)
     return alike(
         DelegateRequested,
         work,
@@ -87,11 +87,13 @@ def admit(
 
 def digest(work: NewWork) -> str:
     """
-    A fingerprint of the parameters, except who asks and how long the caller waits for the answer.
-    Defaults are no part of it: a field that is new later changes no request that is known.
+    A fingerprint of the parameters, except how long the caller waits for the answer. Of who asks,
+    only inside which delegation: the request ids of others are others. Defaults are no part of it:
+    a field that is new later changes no request that is known.
     """
+    parent = None if work.parent is None else work.parent.partition(".")[0]
     asked = msgspec.structs.replace(
-        work, wait="settled", queue=True, request_id=None, parent=None, client=None, orphan_s=None
+        work, wait="settled", queue=True, request_id=None, parent=parent, client=None, orphan_s=None
     )
     return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()
 
@@ -128,14 +130,23 @@ def _chain(work: NewWork, policy: Policy) -> tuple[tuple[Entry, ...] | None, str
             return entries, None
 
 
-def _parent(work: NewWork, seen: Snapshot) -> DelegationId | None:
-    """The delegation inside which this call was made, unless it has ended."""
-    if work.parent is None:
-        return None
-    for name in (work.parent, work.parent.rpartition(".")[0]):
-        if DelegationId(name) in seen.active:
-            return DelegationId(name)
-    return None
+def _parent(name: str, seen: Snapshot) -> DelegationId:
+    """
+    The delegation inside which this call was made, by its name or that of its attempt.
+
+    Raises:
+        Refused: It has ended.
+    """
+    for one in (name, name.rpartition(".")[0]):
+        if DelegationId(one) in seen.active:
+            return DelegationId(one)
+    raise Refused(
+        Rejection(
+            kind="busy",
+            message=f"the attempt {name} from which this comes has ended; nothing new is started"
+            " for it",
+        )
+    )
 
 
 def _parent_attempt(work: NewWork, parent: DelegationId | None, seen: Snapshot) -> AttemptId | None:

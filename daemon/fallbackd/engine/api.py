@@ -8,6 +8,7 @@ import anyio.to_thread
 import structlog
 from msgspec import structs
 
+from fallbackd.core.authority import PERSON, Authority
 from fallbackd.core.changes import Decision, Note, PutDelegation, PutStory
 from fallbackd.core.events import (
     CancelRequested,
@@ -22,7 +23,7 @@ from fallbackd.core.protocol import Usage
 from fallbackd.core.questions import Question
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 from fallbackd.core.watch import worse
-from fallbackd.engine import asked, authors, retrying, transcripts
+from fallbackd.engine import asked, authors, descent, retrying, transcripts
 from fallbackd.engine.admission import admit, digest
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.live import Held
@@ -51,19 +52,30 @@ log = structlog.get_logger("engine")
 class Engine(Performer):
     # --- work ------------------------------------------------------------------------------
 
+    def authority_of(self, attempts: tuple[str, ...] | None) -> Authority:
+        """What a process may ask that works for these attempts; None: for none."""
+        return descent.authority_of(attempts, self.store, self.runs, self._held)
+
     async def delegate(
-        self, work: NewWork, *, is_wanted: Callable[[], bool] = lambda: True
+        self,
+        work: NewWork,
+        *,
+        authority: Authority = PERSON,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> Delegation:
         """
         Take work on. Returns at once, with the delegation as it was accepted.
 
         Args:
+            authority: Of its caller; the work gets no more.
             is_wanted: False: its caller has gone, and begins nothing any more.
 
         Raises:
             Refused, NotPermitted, Invalid, Draining, Withdrawn: No delegation exists.
         """
+        work = structs.replace(work, parent=authority.attempt or work.parent)
         try:
+            descent.require_within(work, authority, self.settings, self.world)
             return await self._begin(work, is_wanted)
         except (Refused, NotPermitted, Invalid, Draining):
             # What was taken on before is known whatever keeps it from being taken on now.
@@ -238,15 +250,17 @@ class Engine(Performer):
         ended, _ = await self.wait(delegation, until="finished", timeout_s=None)
         return ended
 
-    async def cancel_request(self, request_id: str) -> Delegation:
+    async def cancel_request(self, request_id: str, authority: Authority = PERSON) -> Delegation:
         """
         Stop what a request has begun, as `cancel` does.
 
         Raises:
             Unknown: It has begun nothing; if it still comes, it will not.
         """
-        self._withdrawn[request_id] = None
         found = await self._begun_by(request_id)
+        if not authority.is_person and (found is None or not authority.has_begun(found)):
+            raise Unknown(f"no delegation has the request id {request_id!r}")
+        self._withdrawn[request_id] = None
         if found is None:
             while len(self._withdrawn) > MAX_WITHDRAWN:
                 self._withdrawn.popitem(last=False)
@@ -298,9 +312,13 @@ class Engine(Performer):
             " daemon ends before there is room"
         )
 
-    async def delegation(self, delegation: str) -> Delegation:
+    async def delegation(self, delegation: str, authority: Authority = PERSON) -> Delegation:
+        """
+        Raises:
+            Unknown: There is none, or none that this caller has begun.
+        """
         found = await self.store.delegation(DelegationId(delegation))
-        if found is None:
+        if found is None or not authority.has_begun(found):
             raise Unknown(f"no delegation {delegation!r}; see `fallbackd-client status`")
         return self.as_seen(found)
 
@@ -421,9 +439,13 @@ class Engine(Performer):
     def snapshot(self) -> Snapshot:
         return self.store.peek()
 
-    async def session(self, session: str) -> Session:
+    async def session(self, session: str, authority: Authority = PERSON) -> Session:
+        """
+        Raises:
+            Unknown: There is none, or none that this caller has begun.
+        """
         found = await self.store.session(SessionId(session))
-        if found is None:
+        if found is None or not authority.has_begun(found):
             raise Unknown(f"no session {session!r}; see `fallbackd-client sessions`")
         return found
 

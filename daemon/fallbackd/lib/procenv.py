@@ -1,26 +1,8 @@
-"""What a process was started with, and by which processes."""
+"""What a process was started with."""
 
 import os
-from collections.abc import Iterator
 
-MAX_ANCESTORS = 32
 MAX_ENVIRON_BYTES = 1024 * 1024
-
-
-def ancestors(pid: int) -> Iterator[int]:
-    """
-    A process and those that have started it, up to this process itself and not beyond.
-
-    Source: proc_pid_stat(5), field 4.
-    """
-    for _ in range(MAX_ANCESTORS):
-        if pid <= 1 or pid == os.getpid():
-            return
-        yield pid
-        try:
-            pid = _parent_of(pid)
-        except (OSError, ValueError, IndexError):
-            return
 
 
 def read_variables(pid: int, names: tuple[str, ...]) -> dict[str, str]:
@@ -47,12 +29,6 @@ def _environ(pid: int) -> dict[str, str]:
         raw = file.read(MAX_ENVIRON_BYTES)
     pairs = (one.partition(b"=") for one in raw.split(b"\0"))
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
-
-
-def _parent_of(pid: int) -> int:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        # The name of the program may hold spaces and parentheses of its own.
-        return int(file.read().rpartition(b")")[2].split()[1])
 
 
 def read_environment(pid: int) -> dict[str, str]:

@@ -15,7 +15,7 @@ class Params(Struct, frozen=True, kw_only=True):
 
 
 METHOD: Method[Params, int] = Method(
-    "demo", params=Params, result=int, read_only=True, summary="For tests."
+    "demo", params=Params, result=int, read_only=True, who="person", summary="For tests."
 )
 
 

@@ -38,6 +38,7 @@ def test_every_method_that_changes_something_says_what_it_promises() -> None:
                 params=DelegateParams,
                 result=int,
                 read_only=is_read_only,
+                who="person",
                 promises=promises,  # type: ignore[arg-type]
                 summary="",
             )

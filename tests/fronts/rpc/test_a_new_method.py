@@ -23,6 +23,7 @@ USAGE_DAYS: Method[UsageDaysParams, UsageDaysResult] = Method(
     params=UsageDaysParams,
     result=UsageDaysResult,
     read_only=True,
+    who="person",
     summary="How many days saw any use.",
     example=({"at_least": 2}, {"days": 3}),
 )
@@ -40,13 +41,14 @@ HANDLERS: tuple[Handler[Any, Any], ...] = (Handler(USAGE, usage), Handler(USAGE_
 PROGRAM = """
 import json
 from types import SimpleNamespace
+from fallbackd.core.authority import PERSON
 from fallbackd.fronts.rpc.discover import HANDLERS, document
 from fallbackd.fronts.rpc.dispatch import Dispatcher
 from fallbackd_client.wire.methods import METHODS
 
 peer = SimpleNamespace(
     number=1, peer_pid=None, peer_uid=None, client=None, backlog_bytes=0, is_open=True,
-    has_hung_up=False, host=None,
+    has_hung_up=False, host=None, authority=PERSON,
     subscriptions=None,
 )
 dispatcher = Dispatcher(SimpleNamespace(used=[4, 1, 2]), HANDLERS)

@@ -81,7 +81,7 @@ def test_each_method_names_the_errors_that_it_can_give_and_no_others() -> None:
     every = {"invalid_params", "internal", "too_many"}
     assert all(every <= kinds <= set(codes.KINDS.values()) for kinds in named.values())
     assert named["daemon.ping"] == every
-    assert named["delegation.get"] == {*every, "unknown"}
+    assert named["delegation.get"] == {*every, "unknown", "not_permitted"}
     assert {"busy", "draining", "not_permitted", "wait_over"} <= named["delegate"]
     assert "config_invalid" in named["config.reload"]
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.support.engine import FakeHost, ScriptedEngine
 
+from fallbackd.core.authority import PERSON
 from fallbackd.core.changes import Rejection
 from fallbackd.engine.requests import Draining, Invalid, NotPermitted, Refused, Unknown
 from fallbackd.fronts.rpc.discover import HANDLERS
@@ -25,6 +26,7 @@ class Peer:
     backlog_bytes = 0
     is_open = True
     has_hung_up = False
+    authority = PERSON
 
     def __init__(self, engine: ScriptedEngine) -> None:
         self.host = FakeHost()

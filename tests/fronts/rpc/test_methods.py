@@ -8,12 +8,13 @@ from tests.support.engine import NOW, delegation
 from tests.support.front import Front, front
 
 from fallbackd.config.fields import Problem
+from fallbackd.core.authority import Authority
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.changes import Decision, PutHealth
 from fallbackd.core.events import HealthCleared, HealthMarked, HealthPaused, HealthResumed, Reported
 from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.health.record import Health, Outage
-from fallbackd.core.ids import AttemptId, BackendId, ScopeId
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Attempt, Hop, Keys, Verdict
@@ -37,7 +38,7 @@ async def error(served: Front, method: str, /, **params: Any) -> Any:
 
 async def test_delegate_hands_its_params_on_and_returns_what_was_accepted() -> None:
     async with front() as served:
-        served.host.inside = "d0.1"
+        served.host.authority = Authority(who="attempt", inside=(DelegationId("d0"),))
         found = await result(
             served,
             "delegate",
@@ -60,7 +61,8 @@ async def test_delegate_hands_its_params_on_and_returns_what_was_accepted() -> N
             Entry(backend=BackendId("gemini"), model="m", tier="api"),
         )
         assert (work.timeout_s, work.request_id) == (9, "r1")
-        assert work.parent == "d0.1", "by the processes above the caller, not by its word"
+        assert work.parent is None, "its own word is not taken"
+        assert served.engine.authorities == [served.host.authority]
         assert (work.env, work.metadata) == ({"A": "b"}, {"k": [1]})
         assert served.engine.calls == []
 

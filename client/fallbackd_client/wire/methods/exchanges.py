@@ -51,6 +51,7 @@ EXCHANGE_LIST: Method[ExchangeListParams, ExchangeListResult] = Method(
     params=ExchangeListParams,
     result=ExchangeListResult,
     read_only=True,
+    who="person",
     summary="The last calls that the gateway answered, without what was asked or said.",
     example=(
         {"limit": 1},

@@ -30,6 +30,7 @@ NOTIFY_TEST: Method[NotifyTestParams, NotifyTestResult] = Method(
     params=NotifyTestParams,
     result=NotifyTestResult,
     read_only=False,
+    who="person",
     promises="nothing",
     errors=("draining",),
     summary="Send a notification now, by each way that is configured.",

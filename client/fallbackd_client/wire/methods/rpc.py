@@ -19,6 +19,7 @@ RPC_DISCOVER: Method[RpcDiscoverParams, RpcDiscoverResult] = Method(
     params=RpcDiscoverParams,
     result=RpcDiscoverResult,
     read_only=True,
+    who="any",
     summary="All methods as an OpenRPC document.",
     example=(
         {},

@@ -69,6 +69,7 @@ SHARE_STATUS: Method[ShareStatusParams, ShareStatusResult] = Method(
     params=ShareStatusParams,
     result=ShareStatusResult,
     read_only=True,
+    who="person",
     summary="How health is shared with other machines, and which ones there are.",
     example=(
         {},
@@ -106,6 +107,7 @@ SHARE_TEST: Method[ShareTestParams, ShareTestResult] = Method(
     params=ShareTestParams,
     result=ShareTestResult,
     read_only=False,
+    who="person",
     promises="nothing",
     errors=("draining",),
     summary="Try the connection to the server that shares health.",

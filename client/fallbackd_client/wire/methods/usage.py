@@ -28,6 +28,7 @@ USAGE: Method[UsageParams, UsageResult] = Method(
     params=UsageParams,
     result=UsageResult,
     read_only=True,
+    who="person",
     errors=("unknown",),
     summary="What was used, by backend and period.",
     example=(

@@ -2,13 +2,14 @@
 
 from msgspec import structs
 
+from fallbackd.core.authority import lower_replay
 from fallbackd.core.case import Case
 from fallbackd.core.changes import Decision, Rejection, RejectionKind
 from fallbackd.core.effects import OpenWindow, WakeAt
 from fallbackd.core.events import CancelRequested, DelegateRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.policy import TMUX_SESSION, Entry
+from fallbackd.core.policy import TMUX_SESSION, Entry, Policy, ReplayWord, Role
 from fallbackd.core.records import Delegation
 from fallbackd.core.routing.candidates import candidates_for, find_role, own_chain
 from fallbackd.core.turn import Turn
@@ -71,6 +72,7 @@ def _not_at_all(
     return (
         _without_place(case, event, candidates)
         or _not_inside(case, event, parent)
+        or _not_its_session(case, event)
         or _too_much(case, event)
     )
 
@@ -134,6 +136,9 @@ def _opened(
         request_id=event.request_id,
         digest=event.digest,
         parent=event.parent,
+        above=() if parent is None else (parent.delegation, *parent.above),
+        asked_by=event.parent_attempt,
+        may=_allowed(policy, event.role, parent),
         nesting=0 if parent is None else parent.nesting + 1,
         warnings=warnings + why_none,
         log_dir=event.log_dir,
@@ -145,8 +150,19 @@ def _opened(
         fresh=event.fresh,
         metadata=event.metadata,
         question_timeout_s=None if role is None else role.question_timeout_s,
-        replay="ask" if role is None else role.replay,
+        replay=_replay(role, parent),
     )
+
+
+def _allowed(policy: Policy, role: str | None, parent: Delegation | None) -> tuple[str, ...]:
+    """What its role may ask besides, no more than the one that asks for it may."""
+    given = policy.may.get(role or "", ())
+    return tuple(one for one in given if parent is None or one in parent.may)
+
+
+def _replay(role: Role | None, parent: Delegation | None) -> ReplayWord:
+    wanted: ReplayWord = "ask" if role is None else role.replay
+    return wanted if parent is None else lower_replay(wanted, parent.replay)
 
 
 def _within(turn: Turn, parent: Delegation) -> Turn:
@@ -217,6 +233,20 @@ def _not_inside(case: Case, event: DelegateRequested, parent: Delegation | None)
             "deep at most; do this part of the work here",
         )
     return None
+
+
+def _not_its_session(case: Case, event: DelegateRequested) -> Decision | None:
+    """A session that exists, but for the work from inside which this comes does not."""
+    session = case.snapshot.session
+    if event.parent is None or session is None or event.parent in session.above:
+        return None
+    return _reject(
+        case,
+        "unknown_session",
+        f"delegation {event.parent} has begun no session {event.session!r}; leave it out, or give "
+        "another name",
+        session=event.session,
+    )
 
 
 def _window(case: Case, event: DelegateRequested) -> tuple[str | None, tuple[str, ...]]:

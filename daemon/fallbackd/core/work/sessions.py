@@ -28,6 +28,7 @@ def entered(
     first: BackendId,
     chain: tuple[Entry, ...] | None,
     running: DelegationId | None,
+    above: tuple[DelegationId, ...] = (),
 ) -> Session:
     """
     The session of a new request.
@@ -37,6 +38,7 @@ def entered(
         first: Of the candidates.
         chain: The `own_chain` of the request.
         running: The delegation that holds it.
+        above: See `Session`; of one that is new.
     """
     now = case.now
     if session is None:
@@ -47,6 +49,7 @@ def entered(
             current=first,
             chain=chain,
             running=running,
+            above=above,
             created_at=now,
             last_used_at=now,
         )
@@ -149,6 +152,7 @@ def take_session(case: Case) -> None:
             first=one.requested,
             chain=one.chain,
             running=one.delegation,
+            above=one.above,
         )
     )
 

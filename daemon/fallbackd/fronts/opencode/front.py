@@ -84,9 +84,6 @@ class OpencodeFront:
         for url, password in wanted.items():
             self._add(url, password, is_announced=False)
 
-    def is_of_engine(self, pid: int | None) -> bool:
-        return self._whose.owner(pid) == "engine"
-
     def states(self) -> Sequence[ServerState]:
         return [
             ServerState(
@@ -117,7 +114,8 @@ class OpencodeFront:
             NotWatched: It works for an attempt.
         """
         url = checked_url(url)
-        if self.is_of_engine(await to_thread.run_sync(self._whose.server_at, url)):
+        server = await to_thread.run_sync(self._whose.server_at, url)
+        if self._whose.owner(server) == "engine":
             raise NotWatched
         known = self._watches.get(url)
         is_same = known is not None and (password is None or self._passwords.get(url) == password)

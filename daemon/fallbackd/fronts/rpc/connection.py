@@ -22,6 +22,7 @@ from anyio.abc import SocketAttribute
 from msgspec import UnsetType
 
 from fallbackd.api.host import Host
+from fallbackd.core.authority import PERSON, Authority
 from fallbackd.fronts.rpc.dispatch import Dispatcher, Garbage, Later, refusal
 from fallbackd.fronts.rpc.shares import Shares
 from fallbackd.fronts.rpc.sockets import receive, send
@@ -53,6 +54,7 @@ class Connection:
         number: int,
         peer_pid: int | None = None,
         peer_uid: int | None = None,
+        authority: Authority = PERSON,
         client: str | None = None,
         shares: Shares,
         beyond: anyio.abc.TaskGroup,
@@ -60,6 +62,7 @@ class Connection:
         """
         Args:
             peer_pid: Who connected; that process may be gone by now.
+            authority: What it may ask.
             client: Whose work counts together, where work has to be shared out.
             shares: What all connections hold together.
             beyond: Where what outlives the connection is run.
@@ -72,6 +75,7 @@ class Connection:
         self._number = number
         self._peer_pid = peer_pid
         self._peer_uid = peer_uid
+        self._authority = authority
         self._client = client
         self._shares = shares
         self._limits = shares.limits
@@ -105,6 +109,10 @@ class Connection:
     @property
     def peer_pid(self) -> int | None:
         return self._peer_pid
+
+    @property
+    def authority(self) -> Authority:
+        return self._authority
 
     @property
     def client(self) -> str | None:

@@ -94,6 +94,7 @@ def _method(
         "errors": [{"$ref": f"#/components/errors/{kind}"} for kind in one.errors],
         "examples": _examples(one),
         "x-read-only": one.read_only,
+        "x-who": one.who,
     }
 
 

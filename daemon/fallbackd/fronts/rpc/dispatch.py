@@ -116,7 +116,7 @@ class Dispatcher:
             if handler is None:
                 raise _unknown_method(request.method)
             try:
-                params = handler.params(request.params)
+                params = handler.params(request.params, caller)
                 unknown = handler.method.unknown_fields(request.params)
                 refuse_misspelt(unknown, handler.method)
             except NOT_JSON as error:

@@ -19,6 +19,7 @@ import structlog
 
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Host
+from fallbackd.core.authority import Authority
 from fallbackd.fronts.rpc.connection import Connection
 from fallbackd.fronts.rpc.dispatch import Dispatcher, refusal
 from fallbackd.fronts.rpc.shares import ConnectionLimits, Shares
@@ -183,13 +184,16 @@ class RpcServer:
         number = self._next_number
         self._next_number += 1
         self._numbers.add(number)
-        tasks.start_soon(self._serve_one, peer, number, seen, tasks)
+        # Now, not when it asks: the process that connected may have exited by then.
+        authority = self._host.authority_of(peer)
+        tasks.start_soon(self._serve_one, peer, number, seen, authority, tasks)
 
     async def _serve_one(
         self,
         peer: socket.socket,
         number: int,
         seen: peercred.PeerCredentials,
+        authority: Authority,
         tasks: anyio.abc.TaskGroup,
     ) -> None:
         connection: Connection | None = None
@@ -205,6 +209,7 @@ class RpcServer:
                 client=peercred.client_of(seen) or f"{seen.uid}:connection-{number}",
                 shares=self._shares,
                 peer_uid=seen.uid,
+                authority=authority,
                 beyond=tasks,
             )
             self._open.add(connection)

@@ -179,7 +179,7 @@ class Subscriptions:
         followed = None
         if one.delegation is not None:
             followed = await self._engine.store.delegation(DelegationId(one.delegation))
-            if followed is None:
+            if followed is None or not one.owner.authority.has_begun(followed):
                 self._drop(one, f"There is no delegation {one.delegation!r}.")
         while one.owner.is_open and one.id in self._by_owner.get(one.owner, {}):
             if not self._send_text(one):

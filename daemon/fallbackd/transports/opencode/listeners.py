@@ -41,8 +41,12 @@ class Listeners:
     def all(self) -> set[Listener]:
         return set(self._by_session.values())
 
-    def attempt_of(self, pid: int) -> str | None:
-        return next((each.attempt for each in self.all() if each.has_started(pid)), None)
+    def attempts_of(self, pid: int) -> tuple[str, ...]:
+        """All of them, first the one whose tool a process is, where that can be determined."""
+        listeners = list(self.all())
+        if len(listeners) > 1:
+            listeners.sort(key=lambda each: not each.has_started(pid))
+        return tuple(each.attempt for each in listeners)
 
     def dispatch(self, event: ToldEvent) -> None:
         properties = event["properties"]

@@ -8,7 +8,7 @@ kernel's own proof, and the other prompts on it end without an answer.
 
 Servers are shared by `ServedPrompt.key`, started with the first prompt, ended when they were not
 used for `idle_s`. They outlive attempts, so their tools carry no marks of one:
-`attempt_of` tells whose tool a process is. (A plugin of ours could set the marks, but a server
+`attempts_above` tells whose tool a process is. (A plugin of ours could set the marks, but a server
 with a plugin waits for a package registry before its first session: more than 45 s, measured,
 where there is none.)
 
@@ -31,7 +31,7 @@ from anyio.abc import TaskGroup
 from fallbackd.core.protocol import Call, CommandLine, ServedPrompt
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
-from fallbackd.ports.transport import Running, Transport, Unsent
+from fallbackd.ports.transport import Running, Unsent
 from fallbackd.transports.opencode.found import FoundServer, find_server
 from fallbackd.transports.opencode.new import NewPrompt
 from fallbackd.transports.opencode.record import forget_prompt, read_prompt
@@ -39,6 +39,7 @@ from fallbackd.transports.opencode.server import OpencodeServer, ServerLimits
 from fallbackd.transports.opencode.taken_up import TakenUpPrompt, session_of, was_posted
 from fallbackd.transports.process.environment import child_environment
 from fallbackd.transports.process.leftovers import fence
+from fallbackd.transports.process.transport import ProcessTransport
 
 
 class ServedTransport:
@@ -53,7 +54,7 @@ class ServedTransport:
 
     def __init__(
         self,
-        processes: Transport,
+        processes: ProcessTransport,
         *,
         tasks: TaskGroup,
         directory: str,
@@ -151,9 +152,27 @@ class ServedTransport:
             return None
         return record.exit is not None and record.exit.gone
 
-    def attempt_of(self, pid: int) -> str | None:
-        """The attempt one of whose tools this process is, or is started by; None: of none."""
-        return next(filter(None, (server.listeners.attempt_of(pid) for server in self._all)), None)
+    def attempts_above(self, pid: int) -> tuple[str, ...] | None:
+        """
+        The attempts that a process works for, by the processes above it. On a server these are all
+        that run there, first the one whose tool it is, where that is known. None: it was not
+        started here.
+
+        Raises:
+            OSError: It cannot be determined.
+        """
+        started = self._processes.above(pid)
+        if started is None:
+            return None
+        place = Path(started.directory).parent
+        if place.parent != self._directory:
+            return (started.attempt,)
+        there = [server for server in self._all if server.directory == place]
+        return tuple(
+            attempt
+            for server in there
+            for attempt in (*server.listeners.attempts_of(pid), *sorted(server.unclaimed))
+        )
 
     def _server_for(self, call: ServedPrompt) -> OpencodeServer | None:
         """The server of this key with a lease on it, started where none runs; None: closed."""

@@ -39,26 +39,26 @@ CLOSE_S = 2.0
 ROUNDED_S = 0.1
 """By how much a request may seem to come after the message that it writes."""
 LOG_TAIL_BYTES = 1024 * 1024
-_MARK = "FALLBACKD_ATTEMPT"
 
 
 class ProcessOwners:
     """
     Args:
-        attempt_of: From inside which attempt a process was started.
+        above: What of ours a process is below; None: nothing.
     """
 
-    def __init__(self, attempt_of: Callable[[int], str | None]) -> None:
-        self._attempt_of = attempt_of
+    def __init__(self, above: Callable[[int], object | None]) -> None:
+        self._above = above
 
     def owner(self, pid: int | None) -> Owner:
         if pid is None:
             return "person"
         try:
-            # The mark is there before a new daemon knows the processes of an earlier one again.
-            is_ours = bool(self._attempt_of(pid) or read_variables(pid, (_MARK,)))
+            is_ours = self._above(pid) is not None
+        except ProcessLookupError:
+            is_ours = False
         except OSError:
-            is_ours = True  # for want of file descriptors: what cannot be seen is left alone
+            is_ours = True  # what cannot be seen is left alone
         if is_ours:
             return "engine"
         return "program" if command_of(read_arguments(pid)) in OF_PROGRAMS else "person"

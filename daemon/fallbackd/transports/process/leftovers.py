@@ -176,6 +176,14 @@ def _runner(of: Identity) -> tree.Process | None:
     return found if is_same else None
 
 
+def runner_in(directory: str) -> tree.Process | None:
+    """The living runner that has claimed a directory, of this boot; None: there is none."""
+    found = read_identity(directory)
+    if found is None or found.by != "runner" or found.boot_id != tree.boot_id():
+        return None
+    return _runner(found)
+
+
 def _connect(directory: str) -> socket.socket | None:
     """None: no runner waits there, not yet or no longer."""
     try:

@@ -37,11 +37,6 @@ class RunnerLine:
         """The runner has ended, or was never met."""
         return self._handle < 0 or _has_ended(self._handle)
 
-    @property
-    def runner_pid(self) -> int | None:
-        """None: there is no runner any more."""
-        return None if self.runner is None or not tree.is_same(self.runner) else self.runner.pid
-
     async def wait(self) -> None:
         """Until there is something to receive."""
         assert self._socket is not None

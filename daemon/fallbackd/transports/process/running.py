@@ -267,9 +267,13 @@ class RunningProcess:
             await self._conclude()
 
     @property
-    def runner_pid(self) -> int | None:
-        """Above every process of the program; None: there is no runner any more."""
-        return self._line.runner_pid
+    def runner(self) -> tree.Process | None:
+        """Above every process of the program; None: it has not been heard yet, or has exited."""
+        return self._line.runner
+
+    @property
+    def directory(self) -> str:
+        return self._directory
 
     def release(self) -> None:
         self._follower.close()

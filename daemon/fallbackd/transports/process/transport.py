@@ -27,13 +27,13 @@ from anyio.lowlevel import checkpoint_if_cancelled
 import fallbackd
 from fallbackd.core.protocol import Call, CommandLine, NotStarted
 from fallbackd.lib.failpoints import handed_on, hit
-from fallbackd.lib.procenv import ancestors
 from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports.process.confining import confine_words
+from fallbackd.transports.process.descent import Started, runner_above
 from fallbackd.transports.process.environment import Inheritable, child_environment
-from fallbackd.transports.process.leftovers import take_up
+from fallbackd.transports.process.leftovers import runner_in, take_up
 from fallbackd.transports.process.orphans import DIRECTORY_VARIABLE, TOKEN_VARIABLE
-from fallbackd.transports.process.runner import cgroup, frames
+from fallbackd.transports.process.runner import cgroup, frames, tree
 from fallbackd.transports.process.running import RunnerLimits, RunningProcess
 from fallbackd.transports.secrets import SecretSources as RealSecrets
 from fallbackd.transports.secrets import no_secret
@@ -84,6 +84,8 @@ class ProcessTransport:
         self._limits = RunnerLimits() if limits is None else limits
         self._launcher: _Launcher | None = None
         self._running: set[RunningProcess] = set()
+        self._left: dict[int, Started] = {}
+        """Of an earlier daemon, by the process id of their runners."""
 
     async def _credential(self, call: CommandLine) -> dict[str, str]:
         """
@@ -181,15 +183,35 @@ class ProcessTransport:
             self._running.add(running)
         return running
 
-    def attempt_of(self, pid: int) -> str | None:
+    def expect(self, attempt: str, directory: str) -> None:
+        """Know the runner of an attempt of an earlier daemon before it is re-attached."""
+        if (runner := runner_in(directory)) is not None:
+            self._left[runner.pid] = Started(attempt=attempt, directory=directory, runner=runner)
+
+    def above(self, pid: int) -> "Started | None":
         """
-        Below whose runner a process is: as a sub-reaper it stays above all that its program starts.
+        What was started whose runner is above a process: as a sub-reaper it stays above everything
+        that its program starts. None: nothing that was started here.
+
+        Raises:
+            OSError: It cannot be determined.
         """
         self._forget_ended()
-        runners = {each.runner_pid: each.attempt for each in self._running}
-        if not runners:
-            return None  # a fast path, since each `daemon.ping` asks
-        return next((runners[one] for one in ancestors(pid) if one in runners), None)
+        if not (self._running or self._left):
+            return None
+        return runner_above(pid, self._runners())
+
+    def _runners(self) -> dict[int, "Started"]:
+        """By process id, those that live; also of a runner that has not been heard yet."""
+        self._left = {pid: one for pid, one in self._left.items() if tree.is_same(one.runner)}
+        runners = dict(self._left)
+        for each in self._running:
+            runner = each.runner or runner_in(each.directory)
+            if runner is not None:
+                runners[runner.pid] = Started(
+                    attempt=each.attempt, directory=each.directory, runner=runner
+                )
+        return runners
 
     def _forget_ended(self) -> None:
         for each in [each for each in self._running if each.is_over]:

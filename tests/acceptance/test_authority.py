@@ -1,0 +1,169 @@
+"""An agent can do through the daemon only what it may do itself, at the control socket."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.agents import backend_script, ok
+from tests.support.daemon import Daemon, running
+
+ASK = r"""
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as peer:
+    peer.connect(os.environ["XDG_RUNTIME_DIR"] + "/fallbackd/control.sock")
+    lines = peer.makefile()
+    for number, (method, params) in enumerate(json.load(open(os.environ["HOME"] + "/asked"))):
+        call = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        peer.sendall(json.dumps(call).encode() + b"\n")
+        print(lines.readline(), end="")
+"""
+SCRIPT = f"cat >/dev/null\nXDG_RUNTIME_DIR=@RUN@ {sys.executable} - <<'END'\n{ASK}\nEND"
+
+
+def config(tmp_path: Path, more: str = "") -> str:
+    bin_dir = tmp_path / "bin"
+    script = SCRIPT.replace("@RUN@", '"$XDG_RUNTIME_DIR"')
+    allowed = 'allow_env = ["XDG_RUNTIME_DIR", "GIVEN", "OTHER"]'
+    return (
+        more
+        + backend_script(bin_dir, "agent", script, more=allowed)
+        + backend_script(bin_dir, "helper", ok("helped"), more=allowed)
+    )
+
+
+async def asked(
+    daemon: Daemon, *calls: tuple[str, dict[str, Any]], **work: Any
+) -> list[dict[str, Any]]:
+    """The answers that an agent gets to these calls."""
+    Path(daemon.env["HOME"], "asked").write_text(json.dumps(calls))
+    params = {
+        "prompt": "x",
+        "backend": "agent",
+        "cwd": str(daemon.work_dir),
+        "wait": "finished",
+        "env": {"XDG_RUNTIME_DIR": daemon.env["XDG_RUNTIME_DIR"], **work.pop("env", {})},
+        **work,
+    }
+    outer = await daemon.client.call("delegate", params)
+    assert outer["text"], outer
+    return [json.loads(line) for line in outer["text"].splitlines()]
+
+
+FOR_PERSONS: list[tuple[str, dict[str, Any]]] = [
+    ("question.list", {}),
+    ("question.answer", {"question": "d1.q1", "choice": "wait"}),
+    ("health", {"action": "mark", "target": "helper", "reason": "rate_limit"}),
+    ("health", {"action": "clear", "target": "helper"}),
+    ("health", {"action": "pause", "target": "helper"}),
+    ("config.get", {}),
+    ("config.check", {}),
+    ("config.reload", {}),
+    ("daemon.drain", {}),
+    ("daemon.shutdown", {}),
+    ("usage", {}),
+    ("exchange.list", {}),
+    ("share.status", {}),
+    ("signatures.list", {}),
+    ("notify.test", {}),
+    ("opencode.status", {}),
+]
+
+
+async def test_what_only_a_person_may_do_is_refused_inside_a_delegation(tmp_path: Path) -> None:
+    async with running(tmp_path, config(tmp_path)) as daemon:
+        answers = await asked(daemon, *FOR_PERSONS, permissions="full")
+        for (method, _), answer in zip(FOR_PERSONS, answers, strict=True):
+            assert answer.get("error", {}).get("data", {}).get("kind") == "not_permitted", method
+            assert (
+                "only a person may do this; you are asking from inside delegation d"
+                in (answer["error"]["message"])
+            )
+        health = await daemon.client.call("health", {"action": "get", "target": "helper"})
+        assert health["health"]["helper"]["state"] == "healthy"
+        assert (await daemon.client.call("daemon.ping"))["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    ("own", "params", "words"),
+    [
+        ("read", {"permissions": "full"}, "asked for `full`, this agent has `read`"),
+        ("read", {"permissions": "workspace"}, "asked for `workspace`, this agent has `read`"),
+        ("workspace", {"permissions": "full"}, "asked for `full`, this agent has `workspace`"),
+        ("workspace", {"cwd": "@HOME@/.ssh"}, "may let others write in"),
+        ("full", {"cwd": "@HOME@/.codex"}, "withheld"),
+        ("full", {"cwd": "@STATE@"}, "withheld"),
+        ("read", {"cwd": "@STATE@", "permissions": "read"}, "withheld"),
+        ("full", {"allow_metered": True}, "allow_metered"),
+        ("full", {"env": {"GIVEN": "other"}}, "GIVEN"),
+        ("full", {"env": {"OTHER": "x"}}, "OTHER"),
+    ],
+)
+async def test_work_from_inside_gets_no_more_than_the_agent_has(
+    own: str, params: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    async with running(tmp_path, config(tmp_path)) as daemon:
+        home = Path(daemon.env["HOME"])
+        status = await daemon.client.call("status")
+        for name in (".ssh", ".codex"):
+            (home / name).mkdir(exist_ok=True)
+        if "cwd" in params:
+            cwd = params["cwd"].replace("@HOME@", str(home))
+            params = {**params, "cwd": cwd.replace("@STATE@", status["daemon"]["state_dir"])}
+        params = {"backend": "helper", "prompt": "x", "cwd": str(daemon.work_dir), **params}
+        (answer,) = await asked(
+            daemon, ("delegate", params), permissions=own, env={"GIVEN": "value"}
+        )
+        assert words in answer["error"]["message"]
+        assert answer["error"]["data"]["kind"] == "not_permitted"
+        assert len((await daemon.client.call("delegation.list"))["delegations"]) == 1
+
+
+@pytest.mark.parametrize("own", ["read", "workspace", "full"])
+async def test_work_from_inside_runs_at_the_permissions_of_the_agent(
+    own: str, tmp_path: Path
+) -> None:
+    async with running(tmp_path, config(tmp_path)) as daemon:
+        work = {"backend": "helper", "prompt": "x", "cwd": str(daemon.work_dir), "wait": "finished"}
+        calls = (("delegate", work), ("delegate", {**work, "env": {"GIVEN": "value"}}))
+        first, second = await asked(daemon, *calls, permissions=own, env={"GIVEN": "value"})
+        assert (first["result"]["text"], second["result"]["text"]) == ("helped", "helped")
+
+
+async def test_others_do_not_exist_for_an_agent_and_its_own_work_does(tmp_path: Path) -> None:
+    async with running(tmp_path, config(tmp_path)) as daemon:
+        work = {"prompt": "x", "backend": "helper", "cwd": str(daemon.work_dir), "wait": "finished"}
+        other = await daemon.client.call(
+            "delegate",
+            {**work, "session": "theirs", "request_id": "r"},
+        )
+        name = other["delegation"]
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("delegate", {**work, "session": "own"}),
+            ("delegation.list", {}),
+            ("session.list", {}),
+            ("session.get", {"session": "own"}),
+        ]
+        hidden: list[tuple[str, dict[str, Any]]] = [
+            ("delegation.get", {"delegation": name}),
+            ("delegation.wait", {"delegation": name}),
+            ("delegation.log", {"delegation": name}),
+            ("delegation.cancel", {"delegation": name}),
+            ("delegation.cancel", {"request_id": "r"}),
+            ("delegation.cancel", {"session": "theirs"}),
+            ("delegation.reply", {"delegation": name, "prompt": "more"}),
+            ("delegation.retry", {"delegation": name}),
+            ("explain", {"delegation": name}),
+            ("session.get", {"session": "theirs"}),
+            ("session.end", {"session": "theirs"}),
+            ("delegate", {**work, "session": "theirs"}),
+        ]
+        answers = await asked(daemon, *calls, *hidden)
+        own = answers[0]["result"]["delegation"]
+        assert [one["delegation"] for one in answers[1]["result"]["delegations"]] == [own]
+        assert [one["session"] for one in answers[2]["result"]["sessions"]] == ["own"]
+        assert answers[3]["result"]["session"] == "own"
+        for (method, params), answer in zip(hidden, answers[4:], strict=True):
+            assert answer["error"]["code"] == -32001, (method, params, answer)
+        assert (await daemon.client.call("session.get", {"session": "theirs"}))["session"]

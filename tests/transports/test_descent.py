@@ -1,0 +1,113 @@
+"""Below which runner a process is."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from fallbackd.transports.process.descent import Started, runner_above
+from fallbackd.transports.process.runner import tree
+
+READY = "import sys; print('ready', flush=True); sys.stdin.read()"
+DEEP = """
+import os, sys
+for _ in range(int(sys.argv[1])):
+    if os.fork():
+        os.wait(); os._exit(0)
+print(os.getpid(), flush=True); sys.stdin.read()
+"""
+ORPHAN = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+reaper = os.getpid()
+if not os.fork():
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    while os.getppid() != reaper:
+        pass
+    print(os.getpid(), flush=True); sys.stdin.read(); os._exit(0)
+os.wait(); os.wait()
+"""
+
+
+@contextmanager
+def process(code: str, *arguments: str) -> Iterator[tuple[int, str]]:
+    """(its pid, its first line) of a Python program that ends when its input does."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as made:
+        assert made.stdin is not None
+        assert made.stdout is not None
+        try:
+            yield made.pid, made.stdout.readline().strip()
+        finally:
+            made.stdin.close()
+
+
+def runners(pid: int, *, later: int = 0) -> Mapping[int, Started]:
+    found = tree.process(pid)
+    assert found is not None
+    runner = found._replace(start=found.start + later)
+    return {pid: Started(attempt="d1.1", directory="/runs/d1/1", runner=runner)}
+
+
+@pytest.mark.parametrize("depth", [0, 1, 40, 300])
+def test_a_runner_is_found_however_many_processes_are_between(depth: int) -> None:
+    with process(DEEP, str(depth)) as (pid, line):
+        found = runner_above(int(line), runners(pid))
+        assert found is not None
+        assert found.attempt == "d1.1"
+
+
+def test_a_process_whose_parent_has_exited_stays_below_its_reaper() -> None:
+    with process(ORPHAN) as (pid, line):
+        assert runner_above(int(line), runners(pid)) is not None
+
+
+def test_a_process_beside_a_runner_is_not_below_it() -> None:
+    with process(READY) as (pid, _), process(READY) as (other, _):
+        assert runner_above(other, runners(pid)) is None
+        assert runner_above(os.getpid(), runners(pid)) is None
+        assert runner_above(os.getppid(), runners(pid)) is None
+
+
+def test_a_runner_whose_number_was_given_to_another_process_is_not_believed() -> None:
+    with process(DEEP, "1") as (pid, line):
+        assert runner_above(int(line), runners(pid, later=1)) is None
+
+
+def test_of_a_process_that_has_exited_nothing_can_be_told() -> None:
+    with process(READY) as (pid, _):
+        known = runners(pid)
+    with pytest.raises(ProcessLookupError):
+        runner_above(pid, known)
+
+
+def test_a_process_that_is_hidden_and_of_this_user_leaves_it_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with process(READY) as (runner, _), process(DEEP, "1") as (pid, line):
+        seen = tree.process
+        monkeypatch.setattr(tree, "process", lambda one: None if one == pid else seen(one))
+        with pytest.raises(OSError, match="hidden"):
+            runner_above(int(line), runners(runner))
+
+
+def test_a_process_that_is_hidden_and_of_another_user_is_no_part_of_an_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuses(pid: int, number: int) -> None:
+        raise PermissionError
+
+    with process(READY) as (runner, _), process(DEEP, "1") as (pid, line):
+        seen = tree.process
+        monkeypatch.setattr(tree, "process", lambda one: None if one == pid else seen(one))
+        monkeypatch.setattr(os, "kill", refuses)
+        assert runner_above(int(line), runners(runner)) is None
