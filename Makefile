@@ -109,5 +109,16 @@ lock: $(READY) ## resolve the requirements anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group pyproject.toml:mcp --output-file requirements/mcp.txt
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group pyproject.toml:sdk --output-file requirements/sdk.txt
 
+release: $(READY) ## build wheel and source archive, install them in a clean place, say what to publish
+	rm -rf dist build/release
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
+	$(PYTHON) -m venv build/release
+	build/release/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
+	build/release/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
+	build/release/bin/fallbackd --version
+	build/release/bin/fb --version
+	@cd dist && sha256sum *
+	@echo "Publish: git tag v$$($(BIN)/python -m hatchling version) && git push --tags; then upload the two files of dist/."
+
 clean: ## remove what the targets have made
 	rm -rf $(VENV) .venv-weights .venv-docs .venv-mcp .venv-sdk build .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

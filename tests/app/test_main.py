@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import fallbackd_client
 from fallbackd import __version__
 from fallbackd.app.main import main
 
@@ -62,3 +63,7 @@ def test_the_schema_of_the_configuration_is_printed(capsys: pytest.CaptureFixtur
     assert main(["--config-schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     assert schema["$defs"]["BackendTable"]["additionalProperties"] is False
+
+
+def test_daemon_and_client_have_the_same_version() -> None:
+    assert __version__ == fallbackd_client.__version__
