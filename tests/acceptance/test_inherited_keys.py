@@ -1,4 +1,4 @@
-"""Programs that the daemon starts inherit no key of any other backend."""
+"""Programs that the daemon starts are given the variables of a list, and no key of another."""
 
 from pathlib import Path
 
@@ -15,6 +15,10 @@ KEYS = {
     "AGENT_TWO": "value-of-agent-two",
     "LATER_KEY": "value-of-later",
     "UNRELATED": "value-of-nothing",
+    "FALLBACKD_SHARE_URL": "redis://u:value-of-share@127.0.0.1:9/0",
+    "SERVER_WORD": "value-of-server",
+    "ALLOWED": "value-of-allowed",
+    "JAVA_HOME": "/value/of/java",
 }
 PRINTS_ENVIRONMENT = """env | sort > "{place}/{name}.$$"
 setsid sh -c 'env | sort > "{place}/{name}-grandchild.$$"; exit 0'
@@ -44,6 +48,9 @@ credentials = [{ label = "one", env = "AGENT_ONE" }, { label = "two", env = "AGE
 [backends.other]
 kind = "generic-cli"
 command = ["OTHER"]
+allow_env = ["ALLOWED", "WORK_KEY", "SERVER_WORD"]
+[opencode]
+servers = [{ url = "http://127.0.0.1:9", password_env = "SERVER_WORD" }]
 [chains]
 work = ["other"]
 codex = ["opencode"]
@@ -97,21 +104,27 @@ async def test_no_program_inherits_a_key_of_a_backend_that_is_not_its_own(tmp_pa
         await delegate(daemon, "asking")
         await delegate(daemon, "mine")
         await delegate(daemon, "codex")  # goes to `opencode`, whose server is started first
-        await daemon.client.call("status", {"verbose": True})  # asks programs for their version
-        for name in ("codex", "opencode", "other", "asked"):
+        # Asks programs for their version.
+        seen = await daemon.client.call("status", {"verbose": True})
+        assert seen["daemon"]["kept_back"] == ["LATER_KEY"]
+        of_person = {"LATER_KEY", "UNRELATED", "ALLOWED", "FALLBACKD_SHARE_URL"}
+        given = {"codex": set[str](), "opencode": set(), "other": {"ALLOWED"}, "asked": of_person}
+        for name, names in given.items():
             seen = environments(place, name)
             assert len(seen) >= 2, name
-            assert [keys_in(one) for one in seen] == [{"LATER_KEY", "UNRELATED"}] * len(seen), name
+            found = [keys_in(one) - {"JAVA_HOME"} for one in seen]
+            assert names in found, name
+            assert all(one in (names, set()) for one in found), name  # asked for its version too
         own = [keys_in(one) for one in environments(place, "mine")]
-        assert {"AGENT_ONE", "LATER_KEY", "UNRELATED"} in own
-        assert all(one <= {"AGENT_ONE", "LATER_KEY", "UNRELATED"} for one in own)
+        assert {"AGENT_ONE", "JAVA_HOME"} in own
+        assert all(one <= {"AGENT_ONE", "JAVA_HOME"} for one in own)
         for one in list(place.iterdir()):
             one.unlink()
         daemon.config_path.write_text(config + LATER)
         await daemon.client.call("config.reload")
         await delegate(daemon, "other")
         seen = environments(place, "other")
-        assert [keys_in(one) for one in seen] == [{"UNRELATED"}] * 2
+        assert [keys_in(one) for one in seen] == [{"ALLOWED", "JAVA_HOME"}] * 2
 
 
 OWN_LOGINS = {

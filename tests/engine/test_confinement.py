@@ -45,6 +45,7 @@ WORLD = cast(
             (f"{given.cwd}/.git",),
         ),
         private=("/home/me/.local/state/fallbackd",),
+        read_text=lambda _: None,
         runs_root=Path("/home/me/.local/state/fallbackd/runs"),
     ),
 )

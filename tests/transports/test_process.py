@@ -275,16 +275,19 @@ async def test_the_environment_is_scrubbed_and_marked(tmp_path: Path) -> None:
     }
 
 
-async def test_the_daemons_own_environment_is_inherited_without_its_promises(
+async def test_of_the_daemons_own_environment_a_program_is_given_what_is_on_the_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/notify")
-    monkeypatch.setenv("KEPT", "yes")
+    monkeypatch.setenv("UNHEARD_OF", "yes")
+    monkeypatch.setenv("JAVA_HOME", "/java")
     async with transport() as by:
         running = await start(
-            by, shell('echo "$KEPT ${NOTIFY_SOCKET-none}"'), private_directory(tmp_path)
+            by,
+            shell('echo "$JAVA_HOME ${NOTIFY_SOCKET-none} ${UNHEARD_OF-none}"'),
+            private_directory(tmp_path),
         )
-        assert text_of(await collect(running)) == b"yes none\n"
+        assert text_of(await collect(running)) == b"/java none none\n"
 
 
 async def test_the_prompt_is_in_no_process_list_and_no_environment(tmp_path: Path) -> None:

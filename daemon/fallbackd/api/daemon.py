@@ -15,6 +15,7 @@ from fallbackd.api.usage import MAX_DELEGATIONS
 from fallbackd.backends.toolchains import TOOLCHAINS
 from fallbackd.config.programs import known_programs
 from fallbackd.core.records import Delegation
+from fallbackd.engine.credentials import kept_back
 from fallbackd.engine.requests import Draining
 from fallbackd.lib.homes import places
 from fallbackd.ports.store import Selection
@@ -173,6 +174,7 @@ def _daemon(engine: "Engine", caller: Caller) -> DaemonStatus:
         ),
         path=host.path,
         confinement=_confinement(engine.settings.policy),
+        kept_back=kept_back(engine.settings, engine.world),
     )
 
 

@@ -20,6 +20,7 @@ from fallbackd.config.show import as_dict
 from fallbackd.engine.environment import Settings
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
+from fallbackd.transports.opencode.server import PASSWORD_VARIABLE
 from fallbackd.transports.process.runner.landlock import MIN_ABI, WHOLE_ABI, kernel_abi
 
 log = structlog.get_logger("config")
@@ -36,7 +37,20 @@ def settings_of(loaded: Loaded, *, abi: int | None = None) -> Settings:
     abi = kernel_abi() if abi is None else abi
     confines: Literal["no", "partly", "yes"] = "no" if abi < MIN_ABI else "partly"
     policy = structs.replace(loaded.policy, kernel_confines=confines if abi < WHOLE_ABI else "yes")
-    return Settings(policy=policy, options=loaded.options, rules_for=loaded.rules_for)
+    return Settings(
+        policy=policy,
+        options=loaded.options,
+        own_variables=_own_variables(loaded),
+        rules_for=loaded.rules_for,
+    )
+
+
+def _own_variables(loaded: Loaded) -> frozenset[str]:
+    """Variables that open the shared server and opencode servers of the person."""
+    share = loaded.share
+    named = [PASSWORD_VARIABLE, *(one.password_env for one in loaded.opencode.servers)]
+    named += [] if share is None else [share.url_env, share.group_secret_env]
+    return frozenset(name for name in named if name is not None)
 
 
 def refused_shells(loaded: Loaded, *, abi: int | None = None) -> tuple[Problem, ...]:

@@ -20,12 +20,12 @@ from fallbackd.app.private import ENV_FILE
 from fallbackd.app.projects import Projects
 from fallbackd.app.state import digest_key
 from fallbackd.app.tmux import Windows
-from fallbackd.backends import ENDPOINTS, KINDS, SIGNATURES
+from fallbackd.backends import KINDS, SIGNATURES
 from fallbackd.config.load import Loaded
 from fallbackd.core.authority import Authority, nothing
 from fallbackd.core.policy import Defaults
 from fallbackd.engine.api import Engine
-from fallbackd.engine.credentials import credential_variables
+from fallbackd.engine.credentials import secret_variables
 from fallbackd.engine.environment import Settings, Transports, World
 from fallbackd.engine.leftovers import list_directories
 from fallbackd.engine.taught import Taught
@@ -60,8 +60,6 @@ STRAY_BOUND_S = 10.0
 """How long KILL may take for an attempt without a record."""
 INSTANT_KEY = "instant"
 """Fact: the last moment of which it is known that a daemon ran."""
-DEFAULT_KEYS = frozenset(key for endpoint in ENDPOINTS.values() for key in endpoint.keys)
-"""Used where no credential is configured, and by no agent CLI."""
 
 
 class Built(Struct):
@@ -78,9 +76,9 @@ class Built(Struct):
     expect: Callable[[], None]
     """Know the processes of attempts that an earlier daemon has left, before they are met."""
     inheritable: Mapping[str, str]
-    """What of the daemon's environment the programs that it starts may see."""
+    """What of the daemon's environment every program that it starts is given."""
     withhold_credentials: Callable[[Settings], None]
-    """Keep the credentials of these settings out of it."""
+    """Keep the secrets of these settings out of what programs are given."""
     take_up_servers: Callable[[], Awaitable[None]]
     """Find the helper servers that a daemon before this one has left."""
 
@@ -160,16 +158,19 @@ def build(
     defaults: Defaults = settings.policy.defaults
     hidden = secret_values or SecretValues(environ)
     inheritable = Inheritable(environ)
+    of_person = Inheritable(environ, is_for_all=bool)
     secrets_of = SecretSources(
         environ=environ,
         now=clock.now,
         key=digest_key(places.digest_key, size=KEY_BYTES),
-        inheritable=inheritable,
+        inheritable=of_person,
         learn=hidden.learn,
     )
 
     def withhold_credentials(settings: Settings) -> None:
-        inheritable.withhold(credential_variables(settings.options.values()) | DEFAULT_KEYS)
+        found = secret_variables(settings, KINDS)
+        inheritable.withhold(found)
+        of_person.withhold(found)
 
     withhold_credentials(settings)
     processes = ProcessTransport(
@@ -211,6 +212,7 @@ def build(
         find_program=machine.find_program,
         is_program_of=machine.is_program_of,
         inheritable=inheritable,
+        of_person=of_person,
         read_text=machine.read_text,
         changed_at=machine.changed_at,
         environ=environ,

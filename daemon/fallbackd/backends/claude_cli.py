@@ -384,6 +384,18 @@ KIND = BackendKind(
         home_replaces=".claude",
         who=(".claude.json:oauthAccount.emailAddress",),
     ),
+    # Those without a prefix are settings of its own; the clouds are where it asks for its models.
+    variables=(
+        *("ANTHROPIC_*", "CLAUDE_*", "AWS_*", "GOOGLE_*", "GCLOUD_PROJECT", "CLOUD_ML_REGION"),
+        *("VERTEX_*", "DISABLE_*", "ENABLE_*", "OTEL_*", "MCP_*", "MAX_THINKING_TOKENS"),
+        *("MAX_MCP_OUTPUT_TOKENS", "MAX_STRUCTURED_OUTPUT_RETRIES", "API_TIMEOUT_MS"),
+        *("BASH_DEFAULT_TIMEOUT_MS", "BASH_MAX_*", "USE_BUILTIN_RIPGREP", "IS_DEMO", "IS_SANDBOX"),
+        *("TASK_MAX_OUTPUT_LENGTH", "SLASH_COMMAND_TOOL_CHAR_BUDGET", "FORCE_AUTOUPDATE_PLUGINS"),
+    ),
+    named={
+        "${CLAUDE_CONFIG_DIR:-~}/.claude.json": r"\$\{(\w+)",
+        "${CLAUDE_CONFIG_DIR:-~/.claude}/settings.json": r"\$\{?(\w+)",
+    },
     keeps_to_reading=True,
     project=_PROJECT,
     resumes=resumes,

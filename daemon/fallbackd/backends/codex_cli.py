@@ -292,6 +292,8 @@ KIND = BackendKind(
         home_replaces=".codex",
         who=(".codex/auth.json:tokens.id_token.email",),
     ),
+    variables=("OPENAI_*", "CODEX_*", "AZURE_OPENAI_*", "AWS_*"),
+    named={CONFIG: r'"(\w+)"'},  # `env_key` of a provider, `bearer_token_env_var` of a server
     keeps_to_reading=True,
     project=_PROJECT,
     login=Login(

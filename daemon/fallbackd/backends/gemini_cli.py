@@ -414,6 +414,11 @@ KIND = BackendKind(
         personal="Gemini CLI has not served personal accounts since June 2026, only API keys and"
         " organisations: set GEMINI_API_KEY, or install its successor agy",
     ),
+    variables=(
+        *("GEMINI_*", "GOOGLE_*", "CODE_ASSIST_*", "CLOUD_SHELL", "OTEL_*", "BUILD_SANDBOX"),
+        *("SEATBELT_PROFILE", "SANDBOX_*", "NO_BROWSER", "OAUTH_CALLBACK_*"),
+    ),
+    named={f"{_HOME}/settings.json": r"\$\{?(\w+)"},
     keeps_to_reading=True,
     project=_PROJECT,
     resumes=resumes,

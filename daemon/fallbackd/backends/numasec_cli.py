@@ -8,6 +8,7 @@ program. Where it prints no event at all, what it prints is taken as the answer.
 from fallbackd.backends import opencode_cli
 from fallbackd.backends.commands import command_line, encode_json, model_of, program
 from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.backends.variables import PROVIDERS
 from fallbackd.core.protocol import Call, Exit, Outcome, ProcessExit, Reply, Work
 from fallbackd_conversations.turns import TITLE_OF_PROGRAM
 
@@ -50,6 +51,7 @@ KIND = BackendKind(
     parser=NumasecParser,
     rules=opencode_cli.RULES,
     program=lambda options: program("numasec", options),
+    variables=("NUMASEC_*", *PROVIDERS),
     keeps_to_reading=True,
     project=opencode_cli.project_files("numasec"),
     is_plain=lambda _: True,

@@ -29,6 +29,7 @@ from fallbackd.backends.lines import CliParser, fields, words
 from fallbackd.backends.opencode_server import OpencodeEventReader
 from fallbackd.backends.outside_words import LEAVES
 from fallbackd.backends.spec import BackendKind, Footprint, Options, ProjectFiles, Setup
+from fallbackd.backends.variables import PROVIDERS
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
@@ -361,6 +362,14 @@ KIND = BackendKind(
     program=lambda options: program("opencode", options),
     # It serves models without a login too: that it has none is no finding.
     setup=Setup(install="npm install -g opencode-ai", login="opencode auth login"),
+    variables=("OPENCODE_*", *PROVIDERS),
+    named=dict.fromkeys(
+        (
+            f"${{XDG_CONFIG_HOME:-~/.config}}/opencode/{name}"
+            for name in ("opencode.json", "opencode.jsonc", "config.json")
+        ),
+        r"\{env:(\w+)\}",
+    ),
     keeps_to_reading=True,
     project=project_files("opencode"),
     reads_env=(_INLINE_CONFIG,),

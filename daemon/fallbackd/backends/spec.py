@@ -210,6 +210,12 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     logins: tuple[str, ...] = ()
     """Files that a new login writes: a change ends what a bad login has marked."""
     reads_env: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    """Variables of the daemon that its program is given beside those for every program: its own
+    settings and logins. Names as `backends.variables` has them; not where another backend has its
+    key in one, unless `setup` says that it is this program's login."""
+    named: Mapping[str, str] = {}
+    """The user's own settings files that name further ones, and the pattern of a name in each."""
     resumes: Callable[[Options], bool] = lambda _: False
     """Whether `start` can continue the conversation that `Work.resume` names."""
     resumes_anywhere: bool = False

@@ -102,7 +102,7 @@ class BackendTable(Struct, frozen=True, kw_only=True):
     headers: dict[ShortText, Argument] | None = None
     """Additional headers of HTTP requests."""
     allow_env: tuple[Variable, ...] | None = None
-    """Variables that a request may set with `env`."""
+    """Variables of the daemon's environment to pass on, which a request may also set with `env`."""
     stdin: Literal["prompt", "none"] | None = None
     """Whether the prompt is sent on standard input."""
     output: Literal["text", "jsonl"] | None = None

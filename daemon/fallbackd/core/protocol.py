@@ -123,8 +123,7 @@ class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     """Set on top of the scrubbed environment of the daemon."""
     unset: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
-    """Variables of the daemon that it inherits although they hold a credential of others too: its
-    own login."""
+    """Variables of the daemon that it is given beside those for every program."""
     credential: CredentialRef | None = None
     """Set as its variable `into` by the transport, on top of `env`."""
     own_tmp: bool = False

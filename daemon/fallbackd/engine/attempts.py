@@ -19,6 +19,7 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.engine.carrying import from_record, place_of
 from fallbackd.engine.confinement import explained, footprint_of
+from fallbackd.engine.credentials import given_variables, with_variables
 from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
 from fallbackd.engine.live import LiveAttempt, LiveHost, Prepared
 from fallbackd.engine.reading import Reader
@@ -134,11 +135,16 @@ async def _run(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> Attempt
         ended = await reader.finish(begun.running.exit)
     finally:
         reader.close()
-    if ended.failure is None:
+    failure = ended.failure
+    if failure is None:
         return ended
     permissions = prepared.delegation.permissions
     if footprint_of(host.settings, host.world, order.backend, permissions) is not None:
-        ended = structs.replace(ended, failure=explained(ended.failure))
+        failure = explained(failure)
+    if kind.program(options) is not None:
+        given = given_variables(host.settings, host.world, order.backend)
+        failure = with_variables(failure, host.world, given)
+    ended = structs.replace(ended, failure=failure)
     is_able = kind.program(options) is not None and permissions != "read"
     if not is_able or (ended.effects == "none" and _shows_tools(host, order.backend, kind)):
         return ended

@@ -18,6 +18,7 @@ from fallbackd.core.protocol import (
     ServedPrompt,
     Work,
 )
+from fallbackd.engine.credentials import environ_of
 from fallbackd.engine.environment import Settings, World
 from fallbackd.lib.homes import places
 
@@ -51,7 +52,7 @@ def with_own_roots(settings: Settings, world: World, id: BackendId, work: Work) 
     places = Confinement(
         cwd=work.cwd, writable=(*options.writable, *_CACHES), toolchains=TOOLCHAINS
     )
-    environ = {**world.inheritable, **options.env, **work.env}
+    environ = {**environ_of(settings, world, id), **work.env}
     writable, repositories = world.open_places(places, environ)
     return structs.replace(work, writable=writable, repositories=repositories)
 
@@ -104,7 +105,7 @@ def _keys_of_others(settings: Settings, world: World, id: BackendId) -> Iterator
         given += [path for path in (options.tls_client_key,) if path is not None]
         if backend.kind in world.kinds:
             given += world.kinds[backend.kind].footprint(options).keys
-        yield from places(given, {**world.environ, **options.env}, home=world.home)
+        yield from places(given, environ_of(settings, world, other), home=world.home)
 
 
 def confined(call: Call, confinement: Confinement | None) -> Call:

@@ -7,17 +7,21 @@ The key is not in the database.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from typing import Protocol
 
 from msgspec import structs
 
+from fallbackd.backends.http_calls import key_variables
 from fallbackd.backends.spec import BackendKind, Options
+from fallbackd.backends.variables import among
 from fallbackd.core.events import CredentialSeen
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.record import Outage, view
 from fallbackd.core.health.scopes import credential_scope, find_backend
 from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.policy import Backend
 from fallbackd.core.protocol import (
     Call,
     CommandLine,
@@ -27,6 +31,8 @@ from fallbackd.core.protocol import (
     ServedPrompt,
 )
 from fallbackd.engine.environment import Settings, World
+from fallbackd.lib.homes import expand
+from fallbackd.lib.secretvalues import is_name_of_secret
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.secrets import KEY_NAME_BYTES, SecretSeen
 from fallbackd.ports.store import Store
@@ -40,34 +46,107 @@ def credential_of(options: Options, label: str | None) -> CredentialRef | None:
     return next((one for one in options.credentials if one.label == label), None)
 
 
-def credential_variables(options: Iterable[Options]) -> frozenset[str]:
-    """The variables of the daemon that hold a credential of any of these backends."""
-    found = (ref for one in options for ref in one.credentials if ref.source == "env")
-    return frozenset(ref.name for ref in found)
+def _variables_of(
+    settings: Settings, kinds: Mapping[str, BackendKind], backend: Backend
+) -> frozenset[str]:
+    """The variables of the daemon that hold a credential of this backend."""
+    options = settings.options_of(backend.id)
+    if options.credentials:
+        return frozenset(ref.name for ref in options.credentials if ref.source == "env")
+    endpoint = kinds[backend.kind].endpoint if backend.kind in kinds else None
+    return frozenset() if endpoint is None else frozenset(key_variables(endpoint, options)[0])
 
 
-def own_login(
-    settings: Settings, kinds: Mapping[str, BackendKind], id: BackendId
-) -> tuple[str, ...]:
+def secret_variables(settings: Settings, kinds: Mapping[str, BackendKind]) -> frozenset[str]:
+    """The variables of the daemon that hold a credential of any backend, or a secret of its own."""
+    found = (_variables_of(settings, kinds, one) for one in settings.policy.backends.values())
+    return settings.own_variables.union(*found)
+
+
+def given_variables(settings: Settings, world: World, id: BackendId) -> tuple[str, ...]:
     """
-    The variables of the daemon that are the login of this backend's program, also where an HTTP
-    backend has its key in one of them. None where it has credentials of its own, and none that is
-    a credential of another program: that is another account.
+    The variables of the daemon that the program of this backend is given, beside those for every
+    program: those of its kind, of the program's own settings and of `allow_env`, but none that is a
+    credential of another backend. Its own login it keeps also where an HTTP backend has its key in
+    the same variable.
     """
     backend = find_backend(settings.policy, id)
-    if backend is None or backend.kind not in kinds or settings.options_of(id).credentials:
+    if backend is None or backend.kind not in world.kinds:
         return ()
-    programs = (
-        settings.options_of(other)
-        for other, one in settings.policy.backends.items()
-        if not one.is_http
+    kind, options = world.kinds[backend.kind], settings.options_of(id)
+    of_programs, of_requests = set(settings.own_variables), set[str]()
+    for other in settings.policy.backends.values():
+        if other.id != id:
+            taken = of_requests if other.is_http else of_programs
+            taken |= _variables_of(settings, world.kinds, other)
+    of_kind = among(world.environ, kind.variables)
+    environ = {
+        **world.inheritable,
+        **{name: world.environ[name] for name in of_kind},
+        **options.env,
+    }
+    wanted = of_kind | _named(kind, world, environ) | set(backend.allow_env)
+    own = set() if options.credentials else set(kind.setup.variables)
+    given = (wanted & world.environ.keys()) - of_programs - (of_requests - own)
+    return tuple(sorted(given))
+
+
+def _named(kind: BackendKind, world: World, environ: Mapping[str, str]) -> set[str]:
+    """What the user's own settings of the program name."""
+    found: set[str] = set()
+    for place, pattern in kind.named.items():
+        path = expand(place, environ, home=world.home)
+        text = None if path is None else world.read_text(path)
+        found.update(re.findall(pattern, text or ""))
+    return found
+
+
+def environ_of(settings: Settings, world: World, id: BackendId) -> dict[str, str]:
+    """The environment of the program of this backend, but for what a call adds to it."""
+    given = given_variables(settings, world, id)
+    return {
+        **world.inheritable,
+        **{name: world.environ[name] for name in given},
+        **settings.options_of(id).env,
+    }
+
+
+_NAME = re.compile(r"\b[A-Z][A-Z0-9_]{2,100}\b")
+_SPEAKS_OF_IT = frozenset({Reason.AUTH, Reason.NOT_CONFIGURED, Reason.UNKNOWN})
+
+
+def with_variables(failure: Failure, world: World, given: tuple[str, ...]) -> Failure:
+    """The failure of a program that names a variable which the daemon has and did not give it."""
+    names = _NAME.findall(failure.evidence) if failure.reason in _SPEAKS_OF_IT else []
+    kept = [one for one in dict.fromkeys(names) if one in world.environ and one not in given]
+    kept = [one for one in kept if is_name_of_secret(one) and one not in world.inheritable]
+    if not kept:
+        return failure
+    hint = (
+        f" ({', '.join(kept)} is set for the daemon, but not given to this backend: name it in"
+        " allow_env of the backend)"
     )
-    taken = credential_variables(programs)
-    return tuple(name for name in kinds[backend.kind].setup.variables if name not in taken)
+    return structs.replace(failure, evidence=failure.evidence + hint)
+
+
+def kept_back(settings: Settings, world: World) -> tuple[str, ...]:
+    """Variables of the daemon that look like keys, and that neither it nor any program is given."""
+    used = set(secret_variables(settings, world.kinds))
+    for one in settings.policy.backends:
+        used.update(given_variables(settings, world, one))
+    return tuple(
+        name
+        for name, value in sorted(world.environ.items())
+        if value
+        and is_name_of_secret(name)
+        and name not in used
+        and name not in world.inheritable
+        and name != "CREDENTIALS_DIRECTORY"
+    )
 
 
 def keeping(call: Call, names: tuple[str, ...]) -> Call:
-    """The call of a program that inherits these variables in any case."""
+    """The call of a program that is given these variables of the daemon too."""
     match call:
         case CommandLine():
             return structs.replace(call, keeps=names)

@@ -110,7 +110,9 @@ class World(Struct, frozen=True, kw_only=True):
     is_program_of: Callable[[str, str], bool] = lambda _package, _path: False
     """Whether a program is the vendor's own, and not a script in its place."""
     inheritable: Mapping[str, str] = {}
-    """What of `environ` programs inherit."""
+    """What of `environ` every program is given."""
+    of_person: Mapping[str, str] = {}
+    """The same for programs that the configuration names to act for the daemon: all but secrets."""
     read_text: Callable[[str], str | None]
     """A settings file (`~/…`) of the user, at most 256 KiB; None: not there."""
     changed_at: Callable[[str], float | None]
@@ -167,6 +169,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     policy: Policy
     options: Mapping[BackendId, Options]
+    own_variables: frozenset[str] = frozenset()
+    """Variables that hold a secret of the daemon itself, which are for no program."""
     rules_for: Callable[[str], tuple[Rule, ...]] = lambda _: ()
     """The user's signatures for a kind; they come before the built-in ones."""
 

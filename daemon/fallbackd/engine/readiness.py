@@ -16,7 +16,7 @@ from fallbackd.core.health.scopes import backend_scope, credential_scope, find_b
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.routing.candidates import candidates_for
-from fallbackd.engine.credentials import CredentialLooks, own_login
+from fallbackd.engine.credentials import CredentialLooks, environ_of
 from fallbackd.engine.environment import Settings, World
 from fallbackd.lib.homes import expand, places
 from fallbackd.ports.clock import Clock
@@ -128,9 +128,7 @@ class Readiness:
         if options.credentials or backend.allow_env or options.command:
             return False
         world = self._host.world
-        own = own_login(self._host.settings, world.kinds, backend.id)
-        kept = {name: world.environ[name] for name in own if name in world.environ}
-        environ = {**world.inheritable, **kept, **options.env}
+        environ = environ_of(self._host.settings, world, backend.id)
 
         def place(file: str) -> str:
             return expand(file, environ, home=world.home) or file
@@ -160,7 +158,7 @@ class Readiness:
             outage = record.outage
             if view(record, now=now).state != "broken":
                 continue
-            environ = {**host.world.environ, **host.settings.options_of(name).env}
+            environ = environ_of(host.settings, host.world, name)
             for path in places((*kind.reads, *kind.logins), environ, home=host.world.home):
                 changed_at = host.world.changed_at(path)
                 if changed_at is not None and changed_at > outage.last_failure_at:

@@ -23,7 +23,13 @@ from fallbackd.core.work.resumption import CONTINUE, not_resumed
 from fallbackd.core.work.workspaces import may_write
 from fallbackd.engine.carrying import GivenPast, carried, on_record, place_of
 from fallbackd.engine.confinement import confined, confinement_of, with_own_roots
-from fallbackd.engine.credentials import carrying, credential_of, keeping, own_login
+from fallbackd.engine.credentials import (
+    carrying,
+    credential_of,
+    environ_of,
+    given_variables,
+    keeping,
+)
 from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.judging import no_ones_fault
 from fallbackd.engine.live import Fingerprint, LiveAttempt, LiveHost, Prepared
@@ -221,7 +227,9 @@ def _call(
         mode=delegation.mode,
         env=prepared.env,
         planted=planted,
-        files=_texts(world, kind, {**world.environ, **options.env, **prepared.env}),
+        files=_texts(
+            world, kind, {**environ_of(host.settings, world, order.backend), **prepared.env}
+        ),
         inherited={name: world.environ[name] for name in kind.reads_env if name in world.environ},
     )
     work = with_own_roots(host.settings, world, order.backend, work)
@@ -248,7 +256,7 @@ def _call(
         delegation=delegation.delegation,
     )
     call = carrying(call, credential, options)
-    call = keeping(call, own_login(host.settings, world.kinds, order.backend))
+    call = keeping(call, given_variables(host.settings, world, order.backend))
     return confined(call, confinement_of(host.settings, world, order.backend, work))
 
 

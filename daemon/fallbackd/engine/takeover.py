@@ -23,6 +23,7 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId, attempt_number
 from fallbackd.core.past import AgentConversation
 from fallbackd.core.protocol import CommandLine, ProcessExit
+from fallbackd.engine.credentials import environ_of
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.live import LiveHost, Prepared
 from fallbackd.engine.runs import MadeFile, Runs
@@ -257,4 +258,4 @@ async def _ran(
 
 
 def _environ(host: LiveHost, backend: BackendId, added: Mapping[str, str]) -> dict[str, str]:
-    return {**host.world.environ, **host.settings.options_of(backend).env, **added}
+    return {**environ_of(host.settings, host.world, backend), **added}

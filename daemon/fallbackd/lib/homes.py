@@ -30,6 +30,11 @@ def expand(place: str, environ: Mapping[str, str], *, home: str) -> str | None:
     return place if os.path.isabs(place) and "\0" not in place else None
 
 
+def variables_in(place: str) -> tuple[str, ...]:
+    """The variables that may move a place."""
+    return tuple(re.findall(r"\$\{(\w+):-", place))
+
+
 def places(given: Iterable[str], environ: Mapping[str, str], *, home: str) -> tuple[str, ...]:
     """The absolute paths of several, each once; without those that are none."""
     found = (expand(place, environ, home=home) for place in given)

@@ -9,6 +9,7 @@ from typing import AnyStr
 from urllib.parse import quote
 
 _NAMES = re.compile(r"key|token|secret|passw|credential|authorization", re.I)
+_HELD = re.compile(r"(?:^|[_:])(?:auth|pat|pwd|pass)(?:$|_)", re.I)
 MIN_CHARS = 8
 """Shorter values of variables, and encoded forms, are words that occur by themselves."""
 MIN_KNOWN_CHARS = 6
@@ -85,6 +86,11 @@ class SecretValues:
         self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
         self._forms_as_bytes = tuple(form.encode("utf-8", "replace") for form in self._forms)
         self._bytes = frozenset(bytes([one]) for one in set(b"".join(self._forms_as_bytes)))
+
+
+def is_name_of_secret(name: str) -> bool:
+    """Whether a variable of this name is likely to hold a secret."""
+    return _NAMES.search(name) is not None or _HELD.search(name) is not None
 
 
 def _is_secret(value: str) -> bool:

@@ -50,7 +50,7 @@ class SecretSources:
         environ: Of the daemon: where variables and `CREDENTIALS_DIRECTORY` are looked up.
         key: For digests. The same one makes them comparable over restarts; None: one for this
             process.
-        inheritable: What a command inherits; None: `environ`.
+        inheritable: What a command is given; None: `environ`.
         learn: Is given each place and the secret that was found there, to hide it elsewhere.
     """
 

@@ -118,6 +118,12 @@ def _state(machine: Machine, daemon: dict[str, Json], restart: str) -> list[Find
     confinement = str(daemon.get("confinement") or "on")
     if confinement != "on":
         found.append(Finding("daemon", NOTE, confinement.partition(": ")[2]))
+    kept_back = [str(one) for one in daemon.get("kept_back") or ()]
+    if kept_back:
+        names = ", ".join(kept_back)
+        what = f"{names}: set for the daemon, and given to no agent, which gets what is on a list;"
+        what += f' for one that needs it, write allow_env = ["{kept_back[0]}"] in [backends.NAME]'
+        found.append(Finding("daemon", NOTE, what))
     return found
 
 

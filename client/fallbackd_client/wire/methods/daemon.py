@@ -174,6 +174,8 @@ class DaemonStatus(Struct, frozen=True, kw_only=True):
     confinement: str | None = None
     """Whether the kernel confines agents to their permissions: `on`, or `off`, `partly` or `no`
     with the reason."""
+    kept_back: tuple[str, ...] = ()
+    """Variables of its environment that look like keys and are given to no program."""
 
 
 class DelegationCounts(Struct, frozen=True, kw_only=True):

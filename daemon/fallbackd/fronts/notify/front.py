@@ -108,7 +108,7 @@ class NotifyFront:
         return found
 
     def _ways(self, settings: Notify) -> dict[str, Way | None]:
-        environ = self._engine.world.inheritable
+        environ = self._engine.world.of_person
         return {
             Program.name: Program(settings.command, self._claims, environ)
             if settings.command

@@ -17,7 +17,6 @@ them; `attach` re-attaches a prompt. New prompts use such a server where it woul
 the same environment today.
 """
 
-import os
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -37,7 +36,7 @@ from fallbackd.transports.opencode.new import NewPrompt
 from fallbackd.transports.opencode.record import forget_prompt, read_prompt
 from fallbackd.transports.opencode.server import OpencodeServer, ServerLimits
 from fallbackd.transports.opencode.taken_up import TakenUpPrompt, session_of, was_posted
-from fallbackd.transports.process.environment import child_environment
+from fallbackd.transports.process.environment import child_environment, inheritable
 from fallbackd.transports.process.leftovers import fence
 from fallbackd.transports.process.transport import ProcessTransport
 
@@ -66,7 +65,7 @@ class ServedTransport:
         self._tasks = tasks
         self._directory = Path(directory)
         self._clock = clock
-        self._environ = os.environ if environ is None else environ
+        self._environ = inheritable(environ)
         self._limits = ServerLimits() if limits is None else limits
         self._servers: dict[str, OpencodeServer] = {}
         self._all: set[OpencodeServer] = set()
@@ -212,7 +211,8 @@ class ServedTransport:
         return server
 
     def _environment_of(self, command: CommandLine) -> dict[str, str]:
-        return child_environment(self._environ, added=command.env, unset=command.unset, marks={})
+        inherited = self._environ.with_kept(command.keeps)
+        return child_environment(inherited, added=command.env, unset=command.unset, marks={})
 
     def _forget(self, server: OpencodeServer) -> None:
         self._all.discard(server)

@@ -1,7 +1,9 @@
 """What of the daemon's environment a program that it starts may see."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from fallbackd.backends.variables import is_for_every_program
 from fallbackd.lib import failpoints
 
 _OURS = frozenset(
@@ -45,36 +47,51 @@ _OUR_PREFIXES = ("WATCHDOG_", "LISTEN_")
 
 class Inheritable(Mapping[str, str]):
     """
-    The daemon's environment as the programs that it starts may inherit it.
+    The daemon's environment as the programs that it starts inherit it: a live view of the
+    variables that are for every program.
 
-    A live view: without the variables that hold a credential of any backend. A backend's own
-    program is given its credential for one call, whatever it inherits; an agent whose login is in
-    such a variable keeps it.
+    The other variables that a program is given are named for each call.
     """
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        is_for_all: Callable[[str], bool] = is_for_every_program,
+    ) -> None:
         self._environ = environ
+        self._is_for_all = is_for_all
         self._withheld: frozenset[str] = frozenset()
 
     def withhold(self, names: Iterable[str]) -> None:
-        """These instead of those before, from the next program on."""
+        """Leave these out of what every program is given, instead of those before."""
         self._withheld = frozenset(names)
 
     def with_kept(self, names: Iterable[str]) -> Mapping[str, str]:
-        """The same for a program that has these in any case."""
+        """The same for a program that is given these too."""
         kept = {name: self._environ[name] for name in names if name in self._environ}
         return {**self, **kept} if kept else self
 
     def __getitem__(self, name: str) -> str:
-        if name in self._withheld:
+        if not self._has(name):
             raise KeyError(name)
         return self._environ[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._environ if name not in self._withheld)
+        return filter(self._has, self._environ)
+
+    def _has(self, name: str) -> bool:
+        return self._is_for_all(name) and name not in self._withheld
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def inheritable(environ: Mapping[str, str] | None) -> Inheritable:
+    """A view of all variables of a mapping; None: of the process's own that are for programs."""
+    if environ is None:
+        return Inheritable(os.environ)
+    return environ if isinstance(environ, Inheritable) else Inheritable(environ, is_for_all=bool)
 
 
 def child_environment(

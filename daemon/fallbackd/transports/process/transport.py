@@ -30,7 +30,7 @@ from fallbackd.lib.failpoints import handed_on, hit
 from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports.process.confining import confine_words
 from fallbackd.transports.process.descent import Started, runner_above
-from fallbackd.transports.process.environment import Inheritable, child_environment
+from fallbackd.transports.process.environment import child_environment, inheritable
 from fallbackd.transports.process.leftovers import runner_in, take_up
 from fallbackd.transports.process.orphans import DIRECTORY_VARIABLE, TOKEN_VARIABLE
 from fallbackd.transports.process.runner import cgroup, frames, tree
@@ -69,14 +69,14 @@ class ProcessTransport:
     ) -> None:
         """
         Args:
-            environ: What children inherit, before it is scrubbed; None: the daemon's own.
+            environ: What children inherit, before it is scrubbed; None: of the daemon's own what
+                is for every program.
             now: The daemon's clock; the times of chunks and exits are on it.
             umask: Of the children; None: the daemon's when the first one is started.
             cgroup_home: Below which each program has a control group; empty: it has none.
             secrets: Where the credentials of calls are found; None: by `environ`.
         """
-        environ = os.environ if environ is None else environ
-        self._environ = environ if isinstance(environ, Inheritable) else Inheritable(environ)
+        self._environ = inheritable(environ)
         self._now = now
         self._cgroup_home = cgroup_home
         self._umask = umask

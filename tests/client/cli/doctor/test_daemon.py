@@ -49,6 +49,7 @@ def test_a_daemon_that_is_well_is_well(tmp_path: Path) -> None:
         (status(version="9.9"), "warning", "9.9", RESTART),
         (status(state="draining"), "warning", "drains", RESTART),
         (status(confinement="no: this kernel has no Landlock"), "note", "has no Landlock", ""),
+        (status(kept_back=["GH_TOKEN"]), "note", 'allow_env = ["GH_TOKEN"]', ""),
         (status(store="sqlite: disk full", state_dir="/s"), "error", "disk full", "df -h /s"),
         (
             status(config_errors=[{"path": "a.b", "message": "no"}], config_path="/c.toml"),
