@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("gateway")
 
 BACKLOG = 128
+MIB = 1024 * 1024
 AGAIN_S = 10.0
 """A port that is taken is tried again this often."""
 MAX_TOKEN_BYTES = 200
@@ -61,7 +62,9 @@ class GatewayService:
                 keepalive_s=wanted.keepalive_s,
                 allow_metered=wanted.allow_metered,
             ),
-            Bounds(max_body_bytes=wanted.max_body_mb * 1024 * 1024),
+            Bounds(
+                max_body_bytes=wanted.max_body_mb * MIB, max_memory_bytes=wanted.max_memory_mb * MIB
+            ),
         )
 
     @property

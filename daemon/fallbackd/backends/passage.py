@@ -43,6 +43,8 @@ MAX_HELD_BYTES = 64 * 1024
 MAX_HELD_EVENTS = 48
 """Of an answer that says nothing yet. Then what is held is passed on."""
 MAX_WHOLE_BYTES = 32 * 1024 * 1024
+MAX_PIECES = 1000
+"""Of the text of an answer that are kept beside its way."""
 
 _NOT_FORWARDED = frozenset(
     {
@@ -436,6 +438,9 @@ class AnswerWatch:
 
     def feed(self, data: bytes) -> bool:
         """Whether its provider said something: comments and pings do not count once it has."""
+        texts = self._parser.texts
+        if len(texts) >= MAX_PIECES:  # an answer may be endless, and only its end is looked at
+            texts[:] = [one for one in texts if one.strip()][:1]
         return bool(self._parser.feed(Chunk("http", data, 0.0)))
 
     def finish(self, exit: Exit, *, is_side: bool = False) -> Evidence | None:

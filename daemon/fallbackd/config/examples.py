@@ -165,6 +165,7 @@ commit_on_reasoning = false
 keepalive_s = 15
 allow_metered = true
 max_body_mb = 64
+max_memory_mb = 1024
 """,
     "InteractiveTable": """
 watch = ["codex"]

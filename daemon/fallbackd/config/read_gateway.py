@@ -14,6 +14,9 @@ from fallbackd.config.schema import GatewayTable
 from fallbackd.core.policy import Backend
 
 HOLD_S = 45.0
+MAX_MEMORY_MB = 256
+"""A daemon takes some 50 MiB by itself, on machines of 2 GiB beside the agents that it starts. This
+is room for 40 requests of 3 MiB, pictures included, or four of 32 MiB."""
 
 
 class Gateway(Struct, frozen=True, kw_only=True):
@@ -26,6 +29,7 @@ class Gateway(Struct, frozen=True, kw_only=True):
     keepalive_s: float | None = None
     allow_metered: bool = False
     max_body_mb: int = 32
+    max_memory_mb: int = MAX_MEMORY_MB
 
 
 def read_gateway(raw: object, say: Say) -> Gateway:

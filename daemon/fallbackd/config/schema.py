@@ -352,6 +352,9 @@ class GatewayTable(Struct, frozen=True, kw_only=True):
     """Allow backends that bill each call to stand in for one that does not."""
     max_body_mb: Annotated[int, Meta(ge=1, le=256)] | None = None
     """Longest request, in MiB; default: 32."""
+    max_memory_mb: Annotated[int, Meta(ge=64, le=65_536)] | None = None
+    """Memory for all long requests and held answers together, in MiB; default: 256. Each counts
+    twice, since it is copied once. Further requests wait for it up to 30 s, then get a 503."""
 
 
 class InteractiveTable(Struct, frozen=True, kw_only=True):

@@ -103,6 +103,10 @@ class Seen(Struct):
     is_said: bool = False
     """A word of the answer had come when it began."""
     begun: anyio.Event | None = None
+    room: int = 1 << 30
+
+    def holds(self, size: int) -> bool:
+        return size <= self.room
 
     async def begin(self, reply: AnswerHead) -> None:
         assert reply.status == 200

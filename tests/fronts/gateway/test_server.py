@@ -13,12 +13,13 @@ import anyio.lowlevel
 import pytest
 from tests.support.daemon import HANG_S
 
-from fallbackd.fronts.gateway import incoming, server
 from fallbackd.fronts.gateway import line as caller_line
+from fallbackd.fronts.gateway import room, server
 from fallbackd.fronts.gateway.answers import AnswerHead
-from fallbackd.fronts.gateway.incoming import SHORT_BYTES, BodyRoom, HeadIn
+from fallbackd.fronts.gateway.incoming import HeadIn
 from fallbackd.fronts.gateway.line import CallerLine, RequestLine
 from fallbackd.fronts.gateway.server import GatewayServer
+from fallbackd.fronts.gateway.settings import Bounds
 
 POST = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
 OFFERS = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQ\r\n"
@@ -229,57 +230,11 @@ async def test_where_all_places_have_a_request_a_further_one_is_told_and_closed(
         assert [one.is_one_too_many for one in asked.heads] == [False, True]
 
 
-async def test_long_bodies_wait_for_room_and_the_next_one_gets_it() -> None:
-    room = BodyRoom(10 * SHORT_BYTES)
-    assert await room.take(8 * SHORT_BYTES) == 8 * SHORT_BYTES
-    assert await room.take(SHORT_BYTES) == 0, "short ones take none"
-    got: list[int] = []
-
-    async def take(size: int) -> None:
-        got.append(await room.take(size))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(take, 20 * SHORT_BYTES)
-        await anyio.wait_all_tasks_blocked()
-        tasks.start_soon(take, 2 * SHORT_BYTES)  # there is room, and another is before it
-        await anyio.wait_all_tasks_blocked()
-        assert got == []
-        room.give(8 * SHORT_BYTES)
-        await anyio.wait_all_tasks_blocked()
-        assert got == [10 * SHORT_BYTES]
-        room.give(10 * SHORT_BYTES)
-    assert got == [10 * SHORT_BYTES, 2 * SHORT_BYTES]
-
-
-async def test_a_body_without_room_is_refused_and_leaves_the_queue(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(incoming, "ROOM_LIMIT_S", 0.0)
-    room = BodyRoom(2 * SHORT_BYTES)
-    await room.take(2 * SHORT_BYTES)
-    with pytest.raises(TimeoutError):
-        await room.take(2 * SHORT_BYTES)
-    room.give(2 * SHORT_BYTES)
-    assert await room.take(2 * SHORT_BYTES) == 2 * SHORT_BYTES
-
-
-async def test_a_caller_who_leaves_while_room_is_given_back_takes_none() -> None:
-    room = BodyRoom(4 * SHORT_BYTES)
-    taken = await room.take(4 * SHORT_BYTES)
-    waiting = asyncio.create_task(room.take(3 * SHORT_BYTES))
-    await anyio.wait_all_tasks_blocked()
-    waiting.cancel()
-    room.give(taken)
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert await room.take(4 * SHORT_BYTES) == 4 * SHORT_BYTES
-
-
 async def test_the_room_of_a_body_is_given_back_with_its_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(incoming, "MAX_BODIES_BYTES", 3)
-    monkeypatch.setattr(incoming, "SHORT_BYTES", 1)
+    monkeypatch.setattr(server, "Bounds", lambda: Bounds(max_memory_bytes=3))
+    monkeypatch.setattr(room, "FREE_BYTES", 0)
     asked = Asked()
     async with serving(asked) as port, await anyio.connect_tcp("127.0.0.1", port) as peer:
         for _ in range(3):

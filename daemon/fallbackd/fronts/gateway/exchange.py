@@ -459,6 +459,8 @@ class Exchange:
         asked_at = anyio.current_time()
         try:
             done = await relay.run(passed)
+        except Refusal as refusal:
+            raise answers.unfinished(refusal.message) if self._asked.acts else refusal
         except anyio.get_cancelled_exc_class():
             if relay.is_silent and (self._caller.has_left or self._deadline.is_over):
                 self._silence_s = anyio.current_time() - asked_at

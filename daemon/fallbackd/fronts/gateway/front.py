@@ -24,6 +24,7 @@ from fallbackd.fronts.gateway.makers import Makers
 from fallbackd.fronts.gateway.outgoing import Outgoing
 from fallbackd.fronts.gateway.patience import Impatience
 from fallbackd.fronts.gateway.pauses import Pauses
+from fallbackd.fronts.gateway.room import no_room
 from fallbackd.fronts.gateway.server import GatewayServer
 from fallbackd.fronts.gateway.settings import Bounds, Rules
 from fallbackd.fronts.gateway.stored import StoredAnswers, stored_call
@@ -68,6 +69,7 @@ class GatewayFront:
     def configure(self, rules: Rules, limits: Bounds) -> None:
         """For the requests that come from now on."""
         self._rules, self._limits = rules, limits
+        self._server.room.most_bytes = limits.max_memory_bytes
 
     async def serve(self, listener: socket.socket) -> None:
         await self._server.serve(listener)
@@ -184,11 +186,14 @@ class GatewayFront:
             if given is None:
                 raise encodings.TooLong
             encoding = dict(request.headers).get("content-encoding", "")
-            return encodings.read(given, encoding, max_bytes=most)
+            body = encodings.read(given, encoding, max_bytes=most)
         except Unreadable as error:
             raise Refusal(400, str(error), "invalid_body") from error
         except encodings.TooLong as error:
             raise self._too_long() from error
+        if body.packed is not None and not line.holds_body(len(body.plain or b"")):
+            raise no_room()
+        return body
 
     def _too_long(self) -> Refusal:
         most = self._limits.max_body_bytes // (1024 * 1024)

@@ -1,17 +1,8 @@
 """A request of a caller as far as it has arrived, and its head."""
 
-import asyncio
 import re
-from collections import deque
-from contextlib import suppress
 
-import anyio
 from msgspec import Struct
-
-MAX_BODIES_BYTES = 256 * 1024 * 1024
-"""Of all that are longer than `SHORT_BYTES`, while they are answered."""
-SHORT_BYTES = 1024 * 1024
-ROOM_LIMIT_S = 30.0
 
 _ABSOLUTE = re.compile(rb"http://([^/?#]*)(.*)", re.I | re.S)
 """A target as it is written to a proxy, which every server has to understand."""
@@ -32,54 +23,6 @@ class HeadIn(Struct, frozen=True, kw_only=True):
     """As many callers as there are places for are being answered."""
 
 
-class BodyRoom:
-    """What the long bodies of all requests may take together: the others wait for their turn."""
-
-    def __init__(self, most_bytes: int | None = None) -> None:
-        self._most = MAX_BODIES_BYTES if most_bytes is None else most_bytes
-        self._taken = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    async def take(self, size: int) -> int:
-        """
-        Returns when there is room. What is returned is to be given back.
-
-        Raises:
-            TimeoutError: There was none for too long.
-        """
-        size = min(size, self._most)
-        if size <= SHORT_BYTES:
-            return 0
-        if not self._waiting and self._taken + size <= self._most:
-            self._taken += size
-            return size
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
-        try:
-            with anyio.fail_after(ROOM_LIMIT_S):
-                await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled():
-                self.give(size)
-            else:
-                with suppress(ValueError):  # it was left out when its turn came
-                    self._waiting.remove((size, turn))
-                self._next()
-            raise
-        return size
-
-    def give(self, size: int) -> None:
-        self._taken -= size
-        self._next()
-
-    def _next(self) -> None:
-        while self._waiting and self._taken + self._waiting[0][0] <= self._most:
-            size, turn = self._waiting.popleft()
-            if not turn.done():
-                self._taken += size
-                turn.set_result(None)
-
-
 class IncomingRequest:
     """One request, as far as it has come."""
 
@@ -87,8 +30,10 @@ class IncomingRequest:
         self.method = ""
         self.url = b""
         self.fields: list[tuple[bytes, bytes]] = []
-        self.pieces: list[bytes] = []
+        self.body = bytearray()
+        """In one block, which is given back to the system at once: pieces would lie scattered."""
         self.size = 0
+        """Of the body, as far as it has come."""
         self.is_begun = self.has_head = False
         self.is_whole = False
         self.is_kept = False

@@ -50,6 +50,9 @@ class KeptAlive:
     def has_left(self) -> bool:
         return self._caller.has_left
 
+    def holds(self, size: int) -> bool:
+        return self._caller.holds(size)
+
     async def during(self, answer: Callable[[], Awaitable[None]]) -> None:
         """What `answer` raises is raised, in no group."""
         failed: Exception | None = None

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import anyio
 import httptools
 
-from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, ToCaller
-from fallbackd.fronts.gateway.incoming import BodyRoom, HeadIn, IncomingRequest
+from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, ToCaller
+from fallbackd.fronts.gateway.incoming import HeadIn, IncomingRequest
+from fallbackd.fronts.gateway.room import Room, Share
 from fallbackd.lib.hangups import HangUpWatch
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -28,7 +29,6 @@ MAX_AHEAD_BYTES = 256 * 1024
 FED_BYTES = 16 * 1024
 """At once, to the parser: a packet may hold thousands of requests."""
 
-RETRY_S = 5.0
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: 59\r\n"
     b"retry-after: 1\r\nconnection: close\r\n\r\n"
@@ -45,6 +45,10 @@ class RequestLine(ToCaller, Protocol):
         """The body of the request; None: it is longer."""
         ...
 
+    def holds_body(self, size: int) -> bool:
+        """Whether so much more of it may be held, which it has when it is unpacked."""
+        ...
+
 
 class _Unreadable(Exception):
     """No request that could be answered. The status says why."""
@@ -57,11 +61,10 @@ class _Unreadable(Exception):
 class CallerLine(asyncio.Protocol):
     """See `RequestLine`. To be served by one task."""
 
-    def __init__(self, port: int | None, bodies: BodyRoom | None = None) -> None:
+    def __init__(self, port: int | None, room: Room) -> None:
         self._port = port
-        self._bodies = BodyRoom() if bodies is None else bodies
-        self._taken_bytes = 0
-        """Of the room for bodies, by the request that is answered."""
+        self._share = Share(room)
+        """Of the room, for the request that is answered."""
         self._parser: Any = httptools.HttpRequestParser(self)
         self._coming = IncomingRequest()
         self._head_bytes = 0
@@ -175,20 +178,18 @@ class CallerLine(asyncio.Protocol):
 
     async def body(self, max_bytes: int) -> bytes | None:
         request = self._now
+        size = request.size if request.is_whole else request.stated_size(max_bytes)
+        await self._share.take_for_body(size)
         if not request.is_whole:
             await self._rest_of_body(request, max_bytes)
         if request.size > max_bytes:
             return None
-        found = b"".join(request.pieces)
-        request.pieces.clear()
+        self._share.has_body(request.size)
+        found = bytes(request.body)
+        request.body.clear()
         return found
 
     async def _rest_of_body(self, request: IncomingRequest, max_bytes: int) -> None:
-        try:
-            self._taken_bytes = await self._bodies.take(request.stated_size(max_bytes))
-        except TimeoutError as error:
-            text = "requests with long bodies take all the memory that they may; try again"
-            raise Refusal(503, text, "busy", retry_after=RETRY_S) from error
         expects = next((value for name, value in request.fields if name == b"expect"), b"")
         is_waiting = expects.lower() == b"100-continue" and request.may_chunk
         if is_waiting and self._transport is not None:
@@ -204,9 +205,15 @@ class CallerLine(asyncio.Protocol):
         if not request.is_whole and request.size <= max_bytes:
             raise anyio.EndOfStream
 
-    def release_body(self) -> None:
-        taken, self._taken_bytes = self._taken_bytes, 0
-        self._bodies.give(taken)
+    def holds_body(self, size: int) -> bool:
+        return self._share.holds_body(size)
+
+    def holds(self, size: int) -> bool:
+        return self._share.holds(size)
+
+    def give_back(self) -> None:
+        """Nothing of the request and its answer is held any more."""
+        self._share.give_back()
 
     def keep_no_longer(self) -> None:
         """The connection ends behind the answer."""
@@ -421,7 +428,7 @@ class CallerLine(asyncio.Protocol):
         self._waiting.append(coming)
 
     def on_body(self, data: bytes) -> None:
-        self._coming.pieces.append(data)
+        self._coming.body += data
         self._coming.size += len(data)
 
     def on_message_complete(self) -> None:

@@ -26,6 +26,7 @@ from fallbackd.fronts.gateway.answers import (
     silent,
 )
 from fallbackd.fronts.gateway.patience import Patience
+from fallbackd.fronts.gateway.room import no_room
 from fallbackd.fronts.gateway.sealed import SealedWatch, is_sealed
 from fallbackd.lib import sse
 from fallbackd.ports.passing import PassedOn
@@ -208,12 +209,21 @@ class Relay:
     def _goes_on_with(self, data: bytes) -> bool:
         """Hold or write what was read first. False: there is more to do."""
         if not self._is_begun or self._watch.has_failed:
-            self._held += data
+            self._hold(data)
             return not (self._is_begun or self._is_to_begin())
         if self._sieve is not None and self._sieve.has_dropped:
-            self._held += data  # until it is known whether anything is missing
+            self._hold(data)  # until it is known whether anything is missing
             return True
         return self._caller.write(data)
+
+    def _hold(self, data: bytes) -> None:
+        """
+        Raises:
+            Refusal: There is no room for it.
+        """
+        self._held += data
+        if not self._caller.holds(len(self._held)):
+            raise no_room()
 
     def _is_to_begin(self) -> bool:
         """What is held is enough to decide, one way or the other."""

@@ -16,8 +16,10 @@ import structlog
 from msgspec import structs
 
 from fallbackd.fronts.gateway.answers import Aborted
-from fallbackd.fronts.gateway.incoming import BodyRoom, HeadIn
+from fallbackd.fronts.gateway.incoming import HeadIn
 from fallbackd.fronts.gateway.line import CallerLine, RequestLine
+from fallbackd.fronts.gateway.room import Room
+from fallbackd.fronts.gateway.settings import Bounds
 from fallbackd.lib.descriptors import is_scarce, is_shortage
 
 log = structlog.get_logger("gateway")
@@ -92,7 +94,7 @@ class GatewayServer:
         self._known: set[CallerLine] = set()
         self._idle: dict[CallerLine, socket.socket] = {}
         """Those of them without a request since their last answer; the longest idle first."""
-        self._bodies = BodyRoom()
+        self.room = Room(Bounds().max_memory_bytes)
 
     async def serve(self, listener: socket.socket) -> None:
         """Until cancelled. The listener is closed then."""
@@ -131,7 +133,7 @@ class GatewayServer:
             return
         port = None if is_unix else int(accepted.getsockname()[1])
         accepted.setblocking(False)
-        line = CallerLine(port, self._bodies)
+        line = CallerLine(port, self.room)
         tasks.start_soon(self._serve_one, line, accepted, strangers)
 
     def _has_place(self, line: CallerLine) -> bool:
@@ -201,7 +203,7 @@ class GatewayServer:
             except (Aborted, anyio.EndOfStream):
                 return True
             finally:
-                line.release_body()
+                line.give_back()
         return False
 
 

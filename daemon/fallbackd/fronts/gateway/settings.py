@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from fallbackd.config.read_gateway import HOLD_S
+from fallbackd.config.read_gateway import HOLD_S, MAX_MEMORY_MB
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -22,3 +22,5 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 class Bounds(Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 32 * 1024 * 1024
+    max_memory_bytes: int = MAX_MEMORY_MB * 1024 * 1024
+    """What is held of all long requests and answers together."""

@@ -27,6 +27,7 @@ from fallbackd.fronts.gateway.deadline import CallerDeadline
 from fallbackd.fronts.gateway.makers import Maker, Makers
 from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, OutwardCall, next_hop
 from fallbackd.fronts.gateway.relay import masked_from_error
+from fallbackd.fronts.gateway.room import no_room
 from fallbackd.fronts.gateway.sealed import SealedWatch, is_sealed
 from fallbackd.ports.passing import PassedOn, PassOn
 
@@ -198,6 +199,8 @@ async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
             body += piece
             if len(body) > passage.MAX_WHOLE_BYTES:
                 raise way.failed("what it sends is longer than any answer")
+            if not way.caller.holds(len(body)):
+                raise no_room()
             watch.feed(piece)
             if goes_on and watch.is_stream:
                 break
