@@ -1,7 +1,10 @@
 """The state directory is private, and of one daemon."""
 
+import errno
+import fcntl
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,3 +63,37 @@ def test_on_a_full_disk_it_is_locked_without_the_number_of_its_owner(tmp_path: P
         claim_state(str(directory), str(directory / "lock"))
     for one in held:
         os.close(one)
+
+
+def locking(*, refused: frozenset[bool], error: int) -> Callable[[int, int], None]:
+    """`flock` of a file system that locks no directories (True), or no files (False)."""
+    flock = fcntl.flock
+
+    def lock(held: int, how: int) -> None:
+        if stat.S_ISDIR(os.fstat(held).st_mode) in refused:
+            raise OSError(error, os.strerror(error))
+        flock(held, how)
+
+    return lock
+
+
+def test_where_no_directory_can_be_locked_the_file_in_it_keeps_two_daemons_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_nfs = locking(refused=frozenset({True}), error=errno.EBADF)
+    monkeypatch.setattr(fcntl, "flock", of_nfs)
+    directory = tmp_path / "state"
+    (held,) = claim_state(str(directory), str(directory / "lock"))
+    with pytest.raises(EndpointTaken, match=f"process {os.getpid()}"):
+        claim_state(str(directory), str(directory / "lock"))
+    os.close(held)
+
+
+def test_where_nothing_can_be_locked_a_sentence_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = locking(refused=frozenset({True, False}), error=errno.ENOLCK)
+    monkeypatch.setattr(fcntl, "flock", without)
+    directory = tmp_path / "state"
+    with pytest.raises(EndpointUnusable, match=r"has no locks .* --state-dir"):
+        claim_state(str(directory), str(directory / "lock"))

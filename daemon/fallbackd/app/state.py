@@ -17,8 +17,8 @@ def claim_state(directory: str, lock: str) -> tuple[int, ...]:
     Make the directory private and take its lock for the life of this process.
 
     Returns:
-        The descriptors that hold the lock: of the directory, and of the file that names the
-        process.
+        The descriptors that hold the lock: of the directory, where it can be locked, and of the
+        file that names the process.
 
     Raises:
         EndpointTaken: Another daemon has it. The message names its process id.
@@ -42,10 +42,12 @@ def claim_state(directory: str, lock: str) -> tuple[int, ...]:
         _close_to_others(directory, lock)
     of_directory = lock_directory(directory, owner_file=lock)
     try:
-        return of_directory, lock_file(lock)
+        of_file = lock_file(lock)
     except BaseException:
-        os.close(of_directory)
+        if of_directory is not None:
+            os.close(of_directory)
         raise
+    return (of_file,) if of_directory is None else (of_directory, of_file)
 
 
 def digest_key(path: str, *, size: int) -> bytes:

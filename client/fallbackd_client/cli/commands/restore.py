@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 DATABASE = "fallbackd.db"
 _PARTS = ("", "-wal")
 _HEADER = b"SQLite format 3\0"
+_TO_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -39,16 +40,17 @@ def run(args: argparse.Namespace, client: Client) -> int:
             f"{source} is the state directory itself: name the directory of the backup"
         )
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
-    handle = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    held: list[int] = []
     try:
-        _lock(handle, state_dir)
+        _lock(held, state_dir)
         aside = _put_aside(state_dir)
         for part in _PARTS:
             if os.path.exists(path := os.path.join(source, DATABASE + part)):
                 _copy(path, os.path.join(state_dir, DATABASE + part))
         added = _add_runs(os.path.join(source, "runs"), os.path.join(state_dir, "runs"))
     finally:
-        os.close(handle)
+        for handle in held:
+            os.close(handle)
     done: dict[str, Json] = {"restored": state_dir, "set_aside": aside, "added_runs": added}
     show(args, done, _view)
     return exits.OK
@@ -80,15 +82,20 @@ def _require_database(source: str) -> None:
         raise UsageError(f"{path} is not a database: name the directory with the backup")
 
 
-def _lock(handle: int, state_dir: str) -> None:
-    """The lock of the daemon, which must not run meanwhile."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise UsageError(
-            f"a daemon uses {state_dir}: stop it first with `fallbackd-client service stop` or"
-            " `fallbackd-client shutdown`, and start it afterwards; agents that run are kept"
-        ) from error
+def _lock(held: list[int], state_dir: str) -> None:
+    """Take the locks of the daemon, which must not run meanwhile."""
+    lock_file = os.path.join(state_dir, "lock")
+    for path, flags in ((state_dir, os.O_DIRECTORY), (lock_file, _TO_LOCK)):
+        held.append(os.open(path, flags | os.O_CLOEXEC, 0o600))
+        try:
+            fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                f"a daemon uses {state_dir}: stop it first with `fallbackd-client service stop` or"
+                " `fallbackd-client shutdown`, and start it afterwards; agents that run are kept"
+            ) from error
+        except OSError:
+            continue  # NFS does not lock directories; where it locks no file, no daemon runs
 
 
 def _put_aside(state_dir: str) -> str | None:

@@ -43,10 +43,17 @@ def lock_file(path: str) -> int:
         raise EndpointUnusable(f"cannot make the lock {path}: {error.strerror}") from error
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         owner = os.pread(held, 20, 0).decode("ascii", "replace").strip()
         os.close(held)
         raise _taken(owner, path) from error
+    except OSError as error:
+        os.close(held)
+        raise EndpointUnusable(
+            f"cannot lock {path}: {error.strerror}. Its file system has no locks (NFS without its"
+            " lock service, for example), and without one two daemons may run the same work: choose"
+            " a directory on a local disk with --state-dir and --socket."
+        ) from error
     try:
         os.ftruncate(held, 0)
         os.pwrite(held, b"%d\n" % os.getpid(), 0)
@@ -55,12 +62,16 @@ def lock_file(path: str) -> int:
     return held
 
 
-def lock_directory(path: str, *, owner_file: str) -> int:
+def lock_directory(path: str, *, owner_file: str) -> int | None:
     """
     Lock a directory itself: a lock file in it can be deleted and made anew by another daemon.
 
     Args:
         owner_file: Where the process id of the owner stands.
+
+    Returns:
+        None: no directory can be locked there, and a lock file in it has to do. NFS locks only what
+        is open for writing. Source: flock(2).
 
     Raises:
         EndpointTaken, EndpointUnusable: As `lock_file`.
@@ -71,7 +82,7 @@ def lock_directory(path: str, *, owner_file: str) -> int:
         raise EndpointUnusable(f"cannot lock {path}: {error.strerror}") from error
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         os.close(held)
         try:
             with open(owner_file, encoding="ascii", errors="replace") as file:
@@ -79,6 +90,9 @@ def lock_directory(path: str, *, owner_file: str) -> int:
         except OSError:
             owner = ""
         raise _taken(owner, path) from error
+    except OSError:
+        os.close(held)
+        return None
     return held
 
 
