@@ -7,7 +7,7 @@ from msgspec import structs
 
 from fallbackd.classify import model as model_module
 from fallbackd.classify.classifier import classify, rule_of
-from fallbackd.classify.explaining import Explanation, explain
+from fallbackd.classify.explaining import WITHOUT_MODEL, Explanation, explain
 from fallbackd.classify.features import PARTS, features_of, named_features
 from fallbackd.classify.lines import Hit
 from fallbackd.classify.model import Model, shipped
@@ -180,6 +180,9 @@ def test_damaged_weights_leave_the_rules_to_decide(
         unknown = classify(Evidence(text="bad day", stream="stderr", exit_code=1), now=0.0)
         assert unknown is not None
         assert unknown.reason.value == "unknown"
+        said = explain(Evidence(text="bad day", stream="stderr", exit_code=1), (), "codex", unknown)
+        assert said.because == f"the exit status alone says so; {WITHOUT_MODEL}"
+        assert (said.statements, said.reasons) == (("bad day",), ())
     finally:
         model_module.shipped.cache_clear()
         model_module.usable.cache_clear()

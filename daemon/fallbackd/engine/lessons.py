@@ -51,7 +51,7 @@ async def train(engine: "Engine") -> Training:
     Learn from the samples, and take it into use at once.
 
     Raises:
-        Invalid: The private weights cannot be written.
+        Invalid: The private weights cannot be written, or the shipped ones are damaged.
     """
     place = engine.world.taught.path
     if place is None:
@@ -63,8 +63,12 @@ async def train(engine: "Engine") -> Training:
 
 
 def _train(engine: "Engine", place: Path) -> Training:
+    from fallbackd.classify.explaining import WITHOUT_MODEL
     from fallbackd.classify.learning import learn  # see `judging.get_ready`
+    from fallbackd.classify.model import usable
 
+    if usable() is None:
+        raise Invalid(f"nothing can be learned: {WITHOUT_MODEL}")
     samples = _samples(place.parent / "samples")
     known = [one for one in samples if _can_learn(one)]
     lessons = [_lesson(one) for one in known]
