@@ -72,6 +72,7 @@ class ReportArguments(TypedDict, total=False):
     owner: str | None
     started_at: float | None
     evidence: Evidence | None
+    prompt: str
     usage: TokenUsage | None
 
 

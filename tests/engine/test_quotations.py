@@ -3,10 +3,16 @@
 from pathlib import Path
 
 import pytest
+from tests.support.playbook import policy_of
 from tests.support.running_engine import agent, engine_in, settings, work
 from tests.support.scripts import script
+from tests.support.watching import watching
 
+from fallbackd.core.events import Reported
 from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.ids import BackendId
+from fallbackd.core.protocol import Evidence
+from fallbackd.engine import callers
 from fallbackd.engine.judging import texts_in, without_quotations
 
 DIARY = "Dear diary, today I have met\nsomebody new."
@@ -96,3 +102,27 @@ async def test_the_records_of_a_delegation_hold_nothing_of_its_prompt(tmp_path: 
         assert "crashed on" in attempt.failure.evidence
     kept = [one for one in tmp_path.rglob("records.sqlite*") if b"SENTINEL" in one.read_bytes()]
     assert kept == []
+
+
+async def test_the_record_of_a_call_that_a_caller_reports_holds_nothing_of_its_prompt(
+    tmp_path: Path,
+) -> None:
+    seen = Evidence(text=f"Error: 500 crashed on prompt: {DIARY}", http_status=500)
+    async with engine_in(tmp_path, settings(agent("a", kind="openai-http"))) as engine:
+        reported = Reported(outcome="failure", backend=BackendId("a"))
+        answer = await callers.report(engine, reported, evidence=seen, asked=DIARY)
+        assert answer.failure is not None
+        assert answer.failure.evidence.endswith("crashed on prompt: […]")
+
+
+async def test_the_record_of_a_turn_in_opencode_holds_nothing_of_its_prompt(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy_of(roles={"build": ["b/m"]})) as w:
+        parts = [{"type": "text", "text": DIARY}]
+        w.server.begins("ses_1", "msg_1f9b96055001aaaaaaaaaaaaaa", "a/m", parts=parts)
+        w.server.retries("ses_1", f"Too many requests for: {DIARY}")
+        await w.rest()
+        kept = repr((await w.session(), w.engine.store.peek().health))
+        assert "Too many requests for: […]" in kept
+        assert "today I have met" not in kept

@@ -124,6 +124,7 @@ async def report(engine: "Engine", params: ReportParams, caller: Caller) -> Repo
         engine,
         seen,
         evidence=None if params.evidence is None else shapes.evidence(params.evidence),
+        asked=params.prompt,
         next_lease=params.next_lease,
     )
     following = answer.next

@@ -15,7 +15,7 @@ from fallbackd.core.protocol import Evidence
 from fallbackd.core.work import retry_budget
 from fallbackd.engine import authors
 from fallbackd.engine.feedback import judged
-from fallbackd.engine.judging import off_the_loop, texts_in, without_quotations
+from fallbackd.engine.judging import off_the_loop, without_quotations
 from fallbackd.engine.requests import Refused
 from fallbackd.ports.store import Outlives
 
@@ -58,7 +58,7 @@ async def report(
     seen: Reported,
     *,
     evidence: Evidence | None = None,
-    asked: bytes | None = None,
+    asked: str = "",
     next_lease: bool = False,
     outlives: Outlives = "machine",
 ) -> ReportAnswer:
@@ -66,7 +66,7 @@ async def report(
     Args:
         seen: `differs_from` by any name; what is the daemon's to say is filled in.
         evidence: Of a failure: it is judged here.
-        asked: The request, of which nothing is kept where its provider repeats it.
+        asked: The words of the request, of which nothing is kept where its provider repeats them.
         next_lease: The caller continues by itself with the next candidate.
         outlives: What the report has to outlive.
 
@@ -112,15 +112,15 @@ def _minted_lease(engine: "Performer") -> AttemptId:
 
 
 async def _failure(
-    engine: "Performer", evidence: Evidence | None, backend: BackendId, asked: bytes | None
+    engine: "Performer", evidence: Evidence | None, backend: BackendId, asked: str
 ) -> Failure:
     found = None
     if evidence is not None:
         judging = partial(judged, engine, evidence, backend=backend)
         found = await off_the_loop(
             evidence,
-            lambda: without_quotations(judging(), texts_in(asked)),
-            beside=len(asked or b""),
+            lambda: without_quotations(judging(), asked),
+            beside=len(asked),
         )
     return found or make_failure(
         Reason.UNKNOWN,

@@ -239,6 +239,11 @@ def texts_in(body: bytes | None) -> str:
         value = foreign_json.decode(body or b"null")
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return (body or b"").decode("utf-8", "replace")
+    return texts_of(value)
+
+
+def texts_of(value: Any) -> str:  # any JSON
+    """Its words, without names."""
     return "\n".join(_texts(value, _MAX_DEPTH))
 
 

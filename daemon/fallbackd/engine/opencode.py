@@ -4,6 +4,7 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -29,7 +30,7 @@ from fallbackd.core.turn_events import (
     TurnUsed,
 )
 from fallbackd.engine.api import Engine
-from fallbackd.engine.judging import judge, off_the_loop
+from fallbackd.engine.judging import judge, off_the_loop, texts_of, without_quotations
 
 KIND = "opencode"
 MAX_SERVED = 50_000
@@ -141,10 +142,13 @@ class Watched:
 
     # --- failures --------------------------------------------------------------------------
 
-    async def judge(self, evidence: Evidence, *, model: str, rules: Sequence[Rule] = ()) -> Failure:
+    async def judge(
+        self, evidence: Evidence, *, model: str, rules: Sequence[Rule] = (), asked: Any = None
+    ) -> Failure:
         """
         Args:
             rules: Of the project, before all others.
+            asked: JSON with what was asked, of which nothing is kept where the error repeats it.
         """
         engine = self._engine
         judging = partial(
@@ -158,15 +162,22 @@ class Watched:
             conceal=engine.world.conceal,
             model=engine.world.taught.model(),
         )
-        failure = await off_the_loop(evidence, judging)
-        return failure or make_failure(
-            Reason.UNKNOWN,
-            now=self.now,
-            confidence="structured",
-            signature="fallbackd/opencode",
-            evidence=engine.world.redact(evidence.text)
-            or "an opencode server says that a turn failed, and not why",
-        )
+        prompt = texts_of(asked)
+
+        def judged() -> Failure | None:
+            failure = judging() or make_failure(
+                Reason.UNKNOWN,
+                now=self.now,
+                confidence="structured",
+                signature="fallbackd/opencode",
+                evidence=engine.world.redact(evidence.text)
+                or "an opencode server says that a turn failed, and not why",
+            )
+            return without_quotations(failure, prompt)
+
+        failure = await off_the_loop(evidence, judged, beside=len(prompt))
+        assert failure is not None
+        return failure
 
     async def failed(
         self,

@@ -171,6 +171,8 @@ class ReportParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When the call began; a report about an older call does not change newer health."""
     evidence: Evidence | None = None
     """What the caller saw; required for a failure to be understood."""
+    prompt: str = ""
+    """What was asked: nothing of it is kept where the provider repeats it in its error."""
     usage: TokenUsage | None = None
     """Tokens and cost of the call."""
 

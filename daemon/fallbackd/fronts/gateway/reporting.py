@@ -14,7 +14,7 @@ from fallbackd.core.turn import Turn
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.engine.feedback import judged
-from fallbackd.engine.judging import off_the_loop
+from fallbackd.engine.judging import off_the_loop, texts_in
 from fallbackd.engine.requests import Refused
 
 _OF_THE_REQUEST = frozenset(
@@ -99,7 +99,11 @@ class CallReport:
         seen = Reported(**self._call, outcome="failure")
         with suppress(Refused):
             return await callers.report(
-                self._engine, seen, evidence=evidence, asked=self._asked, next_lease=self._proves
+                self._engine,
+                seen,
+                evidence=evidence,
+                asked=texts_in(self._asked),
+                next_lease=self._proves,
             )
         return None
 

@@ -221,12 +221,20 @@ class Sessions:
     # --- failures ------------------------------------------------------------------------------
 
     async def _judged(
-        self, track: Track, where: Where, evidence: Evidence, *, is_loop: bool
+        self,
+        track: Track,
+        where: Where,
+        evidence: Evidence,
+        messages: list[EventFields],
+        *,
+        is_loop: bool,
     ) -> Failure:
         if is_loop:
             return _looping(evidence, now=self._watched.now)
         rules = self._files.rules(where.project)
-        return await self._watched.judge(evidence, model=track.model, rules=rules)
+        said = (one for one in messages if one["info"].get("role") == "user")
+        asked = [part.get("text") for one in said for part in one.get("parts") or ()]
+        return await self._watched.judge(evidence, model=track.model, rules=rules, asked=asked)
 
     async def _failed(
         self, track: Track, evidence: Evidence, *, is_retry: bool = False, is_loop: bool = False
@@ -246,7 +254,7 @@ class Sessions:
             log.warning("fallback.skipped", session=track.session, why="no user message")
             return
         where = await self._where(track)
-        failure = await self._judged(track, where, evidence, is_loop=is_loop)
+        failure = await self._judged(track, where, evidence, messages or [], is_loop=is_loop)
         wrote = track.may_have_written
         if messages is not None:
             wrote = may_have_written(messages, track.message)
