@@ -16,7 +16,7 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.events import AttemptRetrying, CancelRequested, HealthMarked
+from fallbackd.core.events import AttemptRetrying, CancelRequested, HealthCleared, HealthMarked
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.policy import Backend, Policy, Role
@@ -291,6 +291,46 @@ def test_a_policy_of_every_provider_is_the_task_s_failure(reason: Reason) -> Non
     assert play.delegation("d1").state == "failed"
     assert play.delegation("d1").failure is not None
     assert len(play.delegation("d1").attempts) == 3
+
+
+@pytest.mark.parametrize("refusal", [Reason.FORMAT_ERROR, Reason.AUTH, Reason.BILLING])
+def test_the_limit_that_can_be_waited_for_is_told_and_not_what_a_fallback_refuses(
+    refusal: Reason,
+) -> None:
+    play = playing(policy_of("a", "b", chains={"a": ["b"]}))
+    play.at(1).when(failed("d1.1", fail(Reason.RATE_LIMIT, at=1, wait_s=4000)))
+    play.at(2).when(failed("d1.2", fail(refusal, at=2)))
+    found = play.delegation("d1")
+    assert found.failure is not None
+    assert (found.state, found.failure.reason) == ("refused", Reason.RATE_LIMIT)
+    assert (found.failure.stated_reset_at, found.retry_at) == (T0 + 4001, T0 + 4001)
+    play.then_whatever()
+    # Now the first is passed over, and the fallback alone is asked, where it may be.
+    play.at(3).when(HealthCleared(target="b"), delegate("d2", backend="a"))
+    play.at(4).when(failed("d2.1", fail(refusal, at=4)))
+    found = play.delegation("d2")
+    assert found.failure is not None
+    assert (found.attempts[0].backend, found.failure.reason) == ("b", Reason.RATE_LIMIT)
+    assert (found.failure.wait_until_at, found.retry_at) == (T0 + 4001, T0 + 4001)
+    assert not found.failure.marks_health
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "told"),
+    [
+        (Reason.AUTH, Reason.RATE_LIMIT, Reason.RATE_LIMIT),
+        (Reason.RATE_LIMIT, Reason.USAGE_LIMIT, Reason.USAGE_LIMIT),
+        (Reason.RATE_LIMIT, Reason.CONTENT_POLICY, Reason.CONTENT_POLICY),
+        (Reason.AUTH, Reason.BILLING, Reason.BILLING),
+    ],
+)
+def test_else_the_last_failure_is_told(first: Reason, last: Reason, told: Reason) -> None:
+    play = playing(policy_of("a", "b", chains={"a": ["b"]}))
+    play.at(1).when(failed("d1.1", fail(first, at=1)))
+    play.at(2).when(failed("d1.2", fail(last, at=2)))
+    failure = play.delegation("d1").failure
+    assert failure is not None
+    assert failure.reason is told
 
 
 SIZES = policy_of(

@@ -85,6 +85,11 @@ class Row(Struct, frozen=True, kw_only=True):
     fix: Fix | None
     """None: waiting helps, or nothing does."""
 
+    @property
+    def is_over_by_itself(self) -> bool:
+        """Whether a caller may wait for its end, and then be answered."""
+        return self.window is not None and self.ended_by == "time"
+
 
 DAY_S = 86_400.0
 _SIX_HOURS_S = 6 * 3600.0
@@ -353,6 +358,10 @@ class Reason(StrEnum):
     )
     # fmt: on
 
+
+FINAL = frozenset({Reason.CONTENT_POLICY})
+"""Of the request, and another provider would be asked to do what this one refuses to."""
+WORDS = frozenset(one.value for one in Reason)
 
 NOT_SET_UP = frozenset(one.value for one in Reason if one.row.verdict != "broken")
 """Words of the reasons for which a backend is no more than a name here."""

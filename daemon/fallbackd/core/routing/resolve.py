@@ -5,7 +5,7 @@ Healthy before cooldown; within a state the order of the chain. A candidate that
 the clock alone (unproven, or in cooldown) is used by one leased trial at a time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 
 from msgspec import Struct, structs
 
@@ -17,6 +17,7 @@ from fallbackd.core.health.scopes import (
 )
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Entry, Policy
+from fallbackd.core.reasons import WORDS, Reason
 from fallbackd.core.records import Meter, Verdict, VerdictWord
 from fallbackd.core.routing.configured import (
     HANDED_BACK,
@@ -30,6 +31,17 @@ from fallbackd.core.routing.tiers import wanted
 
 NEVER_BY_TIME: frozenset[VerdictWord] = frozenset({"context", "must_differ", "consent"})
 """Verdicts that do not change when an outage ends."""
+
+
+def awaited(verdicts: Sequence[Verdict], *, asked: Set[BackendId] = frozenset()) -> Verdict | None:
+    """The first candidate before the one that was asked that is out for a time that passes."""
+    for one in verdicts:
+        if one.verdict == "chosen" or one.backend in asked:
+            return None
+        is_reason = one.until_at is not None and one.reason in WORDS
+        if is_reason and Reason(one.reason or "").row.is_over_by_itself:
+            return one
+    return None
 
 
 class Resolved(Struct, frozen=True, kw_only=True):

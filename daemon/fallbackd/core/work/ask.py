@@ -17,7 +17,7 @@ from fallbackd.core.routing.families import UNKNOWN
 from fallbackd.core.routing.looking import Request
 from fallbackd.core.work.choices import usable_for
 from fallbackd.core.work.outages import Out
-from fallbackd.core.work.outcomes import earliest_return
+from fallbackd.core.work.outcomes import earliest_return, reported_failure
 from fallbackd.core.work.resolution import forbidden_by, request_of
 from fallbackd.core.work.search import search
 from fallbackd.core.work.steps import Ask, Clear, End, Step, Verdicts, Wait, ended
@@ -142,7 +142,7 @@ def _about_money(case: CaseView, usable: Mapping[str, str], *, verdicts: Verdict
         )
     outcome = Ending(
         state="refused",
-        failure=one.attempts[-1].failure if one.attempts else None,
+        failure=reported_failure(case, verdicts),
         message=f"{text}, and this request has no consent: send allow_metered, or set "
         "allow_metered = true in the role",
         retry_at=return_at(verdicts, now=case.now),
@@ -201,6 +201,6 @@ def unanswered(case: CaseView, question: Question) -> End:
     return ended(
         "refused",
         f"{question.question} was not answered in time: {question.text}",
-        failure=one.attempts[-1].failure if one.attempts else None,
+        failure=reported_failure(case, one.verdicts),
         retry_at=return_at(one.verdicts, now=case.now),
     )

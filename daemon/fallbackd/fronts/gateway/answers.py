@@ -12,6 +12,7 @@ from fallbackd.backends.passage import Passage
 from fallbackd.backends.spec import ApiMode
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence, HttpResponse
+from fallbackd.core.reasons import FINAL
 from fallbackd.core.records import Verdict, VerdictWord
 
 
@@ -67,12 +68,6 @@ class Aborted(Exception):
     """The answer cannot be finished: the connection is to be closed without its end."""
 
 
-FINAL = frozenset({Reason.CONTENT_POLICY})
-"""Of the request, and another provider would be asked to do what this one refuses to."""
-PASSES = frozenset(one for one in Reason if one.row.window and one.row.ended_by == "time")
-"""Reasons that are over by themselves."""
-
-
 class NotAnswered(Struct, frozen=True, kw_only=True):
     """What a backend did instead of answering; its own words, where it said some."""
 
@@ -89,7 +84,7 @@ class NotAnswered(Struct, frozen=True, kw_only=True):
     @property
     def passes(self) -> bool:
         """Whether the caller may wait for the end of it, and then be answered."""
-        return self.reason in PASSES
+        return self.reason.row.is_over_by_itself
 
     @property
     def is_refusal(self) -> bool:

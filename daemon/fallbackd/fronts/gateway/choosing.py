@@ -10,20 +10,19 @@ from fallbackd.backends.embeddings import EMBEDS, same_vectors
 from fallbackd.backends.model_names import spelled_like
 from fallbackd.backends.spec import ApiMode, BackendKind
 from fallbackd.core.callers.lease import Resolution
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry, Policy
+from fallbackd.core.reasons import WORDS
 from fallbackd.core.records import Verdict, VerdictWord
 from fallbackd.core.routing.families import family_of, family_of_model
 from fallbackd.engine.environment import Settings
-from fallbackd.fronts.gateway.answers import PASSES, Refusal
+from fallbackd.fronts.gateway.answers import Refusal
 from fallbackd.fronts.gateway.translate.translation import can_translate
 
 ALIAS = "claude-fallbackd-"
 """Before the name of a chain: Claude Code shows only models that begin with `claude`."""
 _ANY = "*"
 _USABLE = frozenset({"healthy", "unproven", "cooldown"})
-_REASONS = frozenset(one.value for one in Reason)
 MAX_NAMES = 256
 """Callers invent names."""
 MAX_KNOWN_CHARS = 1000
@@ -340,17 +339,7 @@ def why_not_first(chosen: Resolution) -> str:
     first = next(iter(chosen.candidates), None)
     if first is None or first.verdict in ("chosen", "paused"):
         return ""
-    return first.reason if first.reason in _REASONS else ""
-
-
-def awaited(chosen: Resolution) -> Verdict | None:
-    """The first candidate before the chosen one that is out for a time that ends by itself."""
-    for one in chosen.candidates:
-        if one.verdict == "chosen":
-            return None
-        if one.until_at is not None and one.reason in _REASONS and Reason(one.reason) in PASSES:
-            return one
-    return None
+    return first.reason if first.reason is not None and first.reason in WORDS else ""
 
 
 def is_alone(chosen: Resolution) -> bool:

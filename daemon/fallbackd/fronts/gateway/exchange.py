@@ -26,7 +26,9 @@ from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import FINAL
 from fallbackd.core.records import Verdict
+from fallbackd.core.routing.resolve import awaited
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.fronts.gateway import answers, choosing, pauses, routes
@@ -150,7 +152,7 @@ class Exchange:
         self._reason = choosing.why_not_first(chosen)
         turn, retry_at = chosen.turn, chosen.retry_at
         left, last = entries, None
-        awaited = choosing.awaited(chosen) if self._asked.generates else None
+        out = awaited(chosen.candidates) if self._asked.generates else None
         while chosen.backend is not None:
             entry = choosing.entry_of(entries, chosen)
             reported = CallReport(
@@ -188,15 +190,15 @@ class Exchange:
                 continue
             reason = Reason.UNKNOWN if answer.failure is None else answer.failure.reason
             last = answers.to_be_told(before, structs.replace(failed, reason=reason))
-            if answer.next is None or reason in answers.FINAL or self._stays:
+            if answer.next is None or reason in FINAL or self._stays:
                 await give_back(self._engine, asks, answer)
                 retry_at = answer.retry_at
                 break
             chosen, turn = answer.next, answer.turn
         if last is None:
             self._refuse_without_answer(chosen)
-        elif awaited is not None and last.is_refusal and not self._stays:
-            raise answers.still_limited(awaited, last, now=self._engine.clock.now())
+        elif out is not None and last.is_refusal and not self._stays:
+            raise answers.still_limited(out, last, now=self._engine.clock.now())
         await self._give_up(last, retry_at)
         return False
 
