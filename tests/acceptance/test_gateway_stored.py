@@ -170,6 +170,29 @@ async def test_an_unknown_one_is_not_found_and_no_backend_is_asked(tmp_path: Pat
         assert g.api.lookups == []
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"previous_response_id": "resp_of_another_day"},
+        {"conversation": "resp_of_another_day"},
+        {"conversation": {"id": "resp_of_another_day"}},
+    ],
+)
+async def test_one_whose_maker_is_not_known_is_continued_by_no_backend(
+    tmp_path: Path, named: dict[str, object]
+) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        sent = {"x-api-key": g.token}
+        answer = await g.client.post(g.path(), json={**g.body(), **named}, headers=sent)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert error["code"] == "previous_response_not_found"
+        assert error["message"].startswith("resp_of_another_day was not made through this endpoint")
+        assert g.api.calls("one") == g.api.calls("two") == []
+        only = {**g.body(), **named, "model": "one"}
+        assert (await g.client.post(g.path(), json=only, headers=sent)).status_code == 200
+
+
 async def test_one_that_was_deleted_is_not_known_any_more(tmp_path: Path) -> None:
     async with gate(tmp_path, mode="responses") as g:
         path = f"/v1/responses/{await made_by_the_second(g)}"

@@ -76,7 +76,7 @@ class Passage(Struct, frozen=True, kw_only=True):
     is_single: bool = True
     """One answer is wanted, and not several to choose from."""
     previous: str | None = None
-    """The answer that the request continues, of which only its maker has the conversation."""
+    """The answer or conversation that it continues, which only the provider that made it has."""
     acts: bool = False
     """
     It begins something that outlives or goes beyond its answer, and that would be done twice if it
@@ -108,10 +108,20 @@ class AskedBody(Struct):
     stream: bool | None = None
     n: msgspec.Raw = msgspec.Raw(b"1")
     previous_response_id: str | None = None
+    conversation: msgspec.Raw = msgspec.Raw(b"null")
     background: msgspec.Raw = msgspec.Raw(b"false")
     store: msgspec.Raw = msgspec.Raw(b"")
     tools: msgspec.Raw = msgspec.Raw(b"[]")
     mcp_servers: msgspec.Raw = msgspec.Raw(b"[]")
+
+    @property
+    def previous(self) -> str | None:
+        """What its provider alone knows of the conversation."""
+        try:
+            known = foreign_json.decode(self.conversation, str | _Named | None)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            known = None  # of another API, or wrong: its provider will say so
+        return self.previous_response_id or (known.id if isinstance(known, _Named) else known)
 
     def acts(self, mode: ApiMode) -> bool:
         """Whether it asks the provider of this API for more than an answer."""
@@ -126,6 +136,10 @@ class AskedBody(Struct):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return True
         return not all(one.type is None or _HARMLESS_TOOLS.match(one.type) for one in tools)
+
+
+class _Named(Struct):
+    id: str | None = None
 
 
 class _OfferedTool(Struct):

@@ -135,14 +135,19 @@ class Makers:
         backends: Mapping[BackendId, Backend],
     ) -> tuple[tuple[Entry, ...], str | None]:
         """
-        Those that can continue an answer, with the account to do it; all and any, where it is not
-        known whose it is.
+        Those that can continue an answer, with the account to do it.
 
         Raises:
-            Refusal: None of them can.
+            Refusal: None of them can, or it is not known which one.
         """
         maker = self._kept.get(previous or "")
         if maker is None:
+            if previous and not previous.startswith(_KEY) and _accounts(entries, backends) > 1:
+                text = (
+                    f"{previous} was not made through this endpoint, so that it is not known which"
+                )
+                text += " backend has it; send the whole conversation instead"
+                raise Refusal(400, text, "previous_response_not_found")
             return tuple(entries), None
         found = tuple(one for one in entries if one.backend == maker.backend)
         if not found or not maker.can_be_asked(backends):
@@ -217,3 +222,9 @@ class Makers:
         if not self._is_failing:
             log.warning("gateway.makers_not_kept", path=self._path, error=str(error))
         self._is_failing = True
+
+
+def _accounts(entries: Sequence[Entry], backends: Mapping[BackendId, Backend]) -> int:
+    names = {one.backend for one in entries}
+    found = (backends[name] for name in names if name in backends)
+    return sum(max(1, len(one.credentials)) for one in found)

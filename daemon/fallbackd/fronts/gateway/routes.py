@@ -150,7 +150,7 @@ def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:
         side=route.side,
         query="" if is_google else request.query,
         is_single=bytes(found.n) in (b"1", b"null"),
-        previous=found.previous_response_id if route.mode == "responses" else None,
+        previous=found.previous if route.mode == "responses" else None,
         acts=not route.side and found.acts(route.mode),
         is_stored=bytes(found.store) != b"false",
     )
