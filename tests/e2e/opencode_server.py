@@ -99,7 +99,9 @@ class Server:
         found = await self.call("POST", "/session", {"title": "t"})
         return str(found["id"])
 
-    async def prompt(self, session: str, model: str, text: str = "say pong") -> None:
+    async def prompt(
+        self, session: str, model: str, text: str = "say pong", **more: object
+    ) -> None:
         provider, _, name = model.partition("/")
         await self.call(
             "POST",
@@ -108,6 +110,7 @@ class Server:
                 "model": {"providerID": provider, "modelID": name},
                 "agent": "build",
                 "parts": [{"type": "text", "text": text}],
+                **more,
             },
         )
 

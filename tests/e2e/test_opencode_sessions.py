@@ -162,6 +162,17 @@ async def a_throttled_model_is_left_before_its_third_request(s: Scene) -> None:
     assert [one["backend"] for one in usage if one["period"] == "model"] == ["a/m", "b/m"]
 
 
+async def a_message_with_a_format_moves_with_it(s: Scene) -> None:
+    await s.forget()
+    s.provider.behave("a", "429", retry_after_s=None)
+    session = await s.server.session()
+    schema = {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}
+    await s.server.prompt(session, "a/m", format={"type": "json_schema", "schema": schema})
+    (b,) = await s.provider.called("b", 1, where=lambda one: one.kind == "main")
+    assert "StructuredOutput" in json.dumps(b.body["tools"])
+    await s.server.call("POST", f"/session/{session}/abort")
+
+
 async def a_fallback_that_is_throttled_too_is_left_for_the_next_one(s: Scene) -> None:
     await s.forget()
     s.provider.behave("b", "429", retry_after_s=None)
@@ -306,6 +317,7 @@ async def stopped_at(s: Scene, step: str) -> None:
 
 PARTS = (
     a_throttled_model_is_left_before_its_third_request,
+    a_message_with_a_format_moves_with_it,
     a_compaction_that_is_throttled_is_repeated_and_no_turn_with_it,
     a_user_who_stops_the_session_before_it_is_stopped_is_not_overruled,
     a_user_who_stops_the_session_before_the_revert_is_not_overruled,

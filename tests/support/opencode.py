@@ -22,6 +22,10 @@ URL = "http://127.0.0.1:4096"
 DIRECTORY = "/work"
 
 
+UNLISTED = Called(status=400, problem="HTTP 400: Expected OutputFormatJsonSchema")
+"""As it answers where a message has a `format`."""
+
+
 class WhoseDouble:
     """
     What the kernel and opencode's log would say.
@@ -116,6 +120,8 @@ class OpencodeDouble:
         agent: str | None = "build",
         parts: Iterable[Json] = ({"type": "text", "text": "do it"},),
         is_asked: bool = True,
+        format: Json | None = None,
+        variant: str = "",
     ) -> str:
         """The user sends a message; returns the id of the message that the model writes."""
         self.open(session)
@@ -129,8 +135,16 @@ class OpencodeDouble:
         }
         if agent is not None:
             info["agent"] = agent
-        self.messages[session].append({"info": info, "parts": [dict(one) for one in parts]})
+        if format is not None:
+            info["format"] = format
+        if variant:
+            info["model"]["variant"] = variant
+        named = {"messageID": message, "sessionID": session}
+        shown = [{"id": f"prt_{n}", **named, **part} for n, part in enumerate(parts)]
+        self.messages[session].append({"info": info, "parts": shown})
         self.event("message.updated", sessionID=session, info=info)
+        for part in shown:
+            self.event("message.part.updated", sessionID=session, part=part)
         return self.asks(session, message, model, agent=agent) if is_asked else ""
 
     def asks(
@@ -289,6 +303,10 @@ class OpencodeDouble:
                 return Called(status=404, problem="HTTP 404")
             case ["session", name]:
                 return Called(status=200, body=self.sessions[name])
+            case ["session", name, "message", *_] if any(
+                "format" in one["info"] for one in self.messages[name]
+            ):
+                return UNLISTED
             case ["session", name, "message"]:
                 return Called(status=200, body=self.messages[name])
             case ["fallbackd", "child"]:
@@ -332,7 +350,10 @@ class OpencodeDouble:
         reverted = self.sessions[session].pop("revert", None)
         if reverted is not None:
             ids = [one["info"]["id"] for one in self.messages[session]]
-            del self.messages[session][ids.index(reverted["messageID"]) :]
+            first = ids.index(reverted["messageID"])
+            del self.messages[session][first:]
+            for one in ids[first:]:
+                self.event("message.removed", sessionID=session, messageID=one)
 
     def _prompt(self, session: str, body: Mapping[str, Any]) -> None:
         self._take_back(session)
@@ -343,4 +364,11 @@ class OpencodeDouble:
             self.event("session.error", sessionID=session, error=error)
             self.idle(session)
             return
-        self.begins(session, body["messageID"], model, agent=body.get("agent"), parts=body["parts"])
+        self.begins(
+            session,
+            body["messageID"],
+            model,
+            agent=body.get("agent"),
+            parts=body["parts"],
+            format=body.get("format"),
+        )

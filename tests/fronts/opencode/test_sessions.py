@@ -110,16 +110,57 @@ async def test_a_message_that_waits_behind_a_failed_compaction_is_sent_again(
 
 async def test_the_variant_and_the_format_of_a_message_survive_its_rescue(tmp_path: Path) -> None:
     async with watching(tmp_path, policy()) as w:
-        w.server.begins(SESSION, FIRST, "a/m")
         format_ = {"type": "json_schema", "schema": {"type": "object"}, "retryCount": 2}
-        info = w.server.messages[SESSION][0]["info"]
-        info["format"] = format_
-        info["model"]["variant"] = "high"
+        w.server.begins(SESSION, FIRST, "a/m", format=format_, variant="high")
         w.server.retries(SESSION, "Too many requests")
         await w.rest()
         (prompt,) = w.server.prompts
         assert (prompt["variant"], prompt["format"]) == ("high", format_)
         assert prompt["model"] == {"providerID": "b", "modelID": "m"}
+        assert texts(w) == ["do it"]
+
+
+FORMAT = {"type": "json_schema", "schema": {"type": "object"}, "retryCount": 2}
+
+
+async def test_a_message_that_is_not_listed_for_its_format_moves_as_its_events_have_shown_it(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        await finished(w)
+        w.server.begins(SESSION, SECOND, "a/m", format=FORMAT)
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert asked_models(w) == ["b/m"]
+        two = [{"type": "text", "text": "two"}]
+        w.server.begins(SESSION, LATER, "b/m", parts=two, is_asked=False)
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert texts(w) == ["do it", "do it", "two"]
+        assert [one.get("format") for one in w.server.prompts] == [FORMAT, FORMAT, None]
+
+
+async def test_what_a_tool_may_have_written_behind_a_format_is_not_taken_back(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.begins(SESSION, FIRST, "a/m", format=FORMAT)
+        w.server.uses_tool(SESSION, "bash")
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert w.server.count("/revert") == 0
+        assert texts(w)[0].startswith("Continue the task")
+
+
+async def test_a_program_that_waits_for_a_message_with_a_format_keeps_its_turn(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.whose.awaits = True
+        w.server.begins(SESSION, FIRST, "a/m", format=FORMAT)
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert w.server.calls == []
 
 
 async def test_what_a_tool_may_have_written_is_not_taken_back(tmp_path: Path) -> None:

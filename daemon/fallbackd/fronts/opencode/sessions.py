@@ -36,10 +36,17 @@ from fallbackd.fronts.opencode.convert import (
     facts,
     is_task_of,
     may_have_written,
+    session_of,
 )
 from fallbackd.fronts.opencode.looking import Look
 from fallbackd.fronts.opencode.replay import HeardSince, Replay
-from fallbackd.fronts.opencode.track import Track, TurnWork, understand, work_of
+from fallbackd.fronts.opencode.track import (
+    OF_MESSAGES,
+    Track,
+    TurnWork,
+    understand,
+    work_of,
+)
 from fallbackd.lib.clock import wall_clock
 from fallbackd.ports.opencode import Link, ProjectFiles
 
@@ -97,6 +104,10 @@ class Sessions:
         found = facts(event, now=self._watched.now)
         if found is None:
             self._say_unknown(str(event.get("type"))[:80])
+        properties = event.get("properties")
+        if isinstance(properties, dict) and event.get("type") in OF_MESSAGES:
+            track = self.track(session_of(properties), directory)
+            track.messages.hear(event.get("type"), properties)
         for fact in found or ():
             track = self.track(fact.session, directory)
             track.heard(fact)
@@ -192,8 +203,9 @@ class Sessions:
         """Looked at while the turn is young: one that failed may have been answered already."""
         path = f"/session/{track.session}/message/{message}"
         called = await self._link.call("GET", path, directory=track.directory)
-        found = called.body if called.is_good and isinstance(called.body, dict) else {}
-        return await self._around.is_awaited((found,), message, certainly=True)
+        is_found = called.is_good and isinstance(called.body, dict)
+        found = (called.body,) if is_found else track.messages.listed()
+        return await self._around.is_awaited(found, message, certainly=True)
 
     async def _where(self, track: Track) -> Where:
         if track.directory:
@@ -240,7 +252,7 @@ class Sessions:
         self, track: Track, evidence: Evidence, *, is_retry: bool = False, is_loop: bool = False
     ) -> None:
         """A turn has failed. Nothing is done on the word of an event alone: it may be late."""
-        at = At(link=self._link, session=track.session, directory=track.directory)
+        at = self._at(track)
         since = HeardSince(at=wall_clock(), idles=track.idles, is_retry=is_retry)
         look = await self._looked(track, at, evidence, is_retry=is_retry, is_loop=is_loop)
         if look.is_gone:
@@ -284,6 +296,14 @@ class Sessions:
         )
         await self._follow(at, track, ruled, since)
 
+    def _at(self, track: Track) -> At:
+        return At(
+            link=self._link,
+            session=track.session,
+            directory=track.directory,
+            heard=track.messages.listed,
+        )
+
     async def _looked(
         self, track: Track, at: At, evidence: Evidence, *, is_retry: bool, is_loop: bool
     ) -> Look:
@@ -326,7 +346,7 @@ class Sessions:
 
     async def _explain(self, parent: str, child: At, why: str) -> None:
         """That a task was cancelled is all that opencode says: its part in the parent says why."""
-        at = At(link=self._link, session=parent, directory=child.directory)
+        at = self._at(self.track(parent, child.directory))
         parts = [part for one in await at.messages() for part in one.get("parts") or ()]
         for part in parts:
             if is_task_of(part, child.session):
@@ -385,7 +405,7 @@ class Sessions:
     async def resume(self, session: Session) -> None:
         """Go on with a rescue that an earlier run of the daemon, or a lost server, left."""
         track = self.track(session.session, session.project)
-        at = At(link=self._link, session=session.session, directory=track.directory)
+        at = self._at(track)
         async with track.lock:  # what comes meanwhile waits
             now = await self._watched.session(session.session)
             rescue = None if now is None else now.rescue

@@ -16,12 +16,50 @@ from fallbackd.fronts.opencode.convert import (
     Stopped,
     model_of,
 )
+from fallbackd.lib.loose import fields as _table
+from fallbackd.lib.loose import text as _text
 
 NOT_WHOLE = frozenset({"tool-calls", "unknown", "error"})
 """Ends of a reply after which the same turn continues, or has failed."""
+OF_MESSAGES = frozenset({"message.updated", "message.part.updated", "message.removed"})
 MAX_BEGUN = 20
+MAX_HEARD = 100
+"""Messages of one session that are kept."""
 MAX_WAITING = 1000
 """Facts of one session that wait behind a rescue; more are dropped, the oldest first."""
+
+
+class HeardMessages:
+    """
+    Messages of a session, from its first one with a `format` on, as its events show them: opencode
+    answers with an error where it is asked for them (1.18.33).
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[EventFields, dict[str, EventFields]]] = {}
+
+    def hear(self, kind: object, properties: EventFields) -> None:
+        match kind:
+            case "message.updated":
+                info = _table(properties.get("info"))
+                if name := _text(info.get("id")) if self._found or info.get("format") else "":
+                    _, parts = self._found.get(name, ({}, {}))
+                    self._found[name] = info, parts
+                    while len(self._found) > MAX_HEARD:
+                        self._found.pop(next(iter(self._found)))
+            case "message.part.updated":
+                part = _table(properties.get("part"))
+                if found := self._found.get(_text(part.get("messageID"))):
+                    found[1][_text(part.get("id"))] = part
+            case "message.removed":
+                self._found.pop(_text(properties.get("messageID")), None)
+
+    def listed(self) -> list[EventFields]:
+        """In their order; empty: the server can be asked."""
+        return [
+            {"info": info, "parts": list(parts.values())}
+            for _, (info, parts) in sorted(self._found.items())
+        ]
 
 
 class Track:
@@ -29,6 +67,7 @@ class Track:
 
     def __init__(self, session: str) -> None:
         self.session = session
+        self.messages = HeardMessages()
         self.directory = ""
         self.message = ""
         """Of the user: the one that is being answered."""
@@ -197,7 +236,3 @@ def _info(message: EventFields) -> EventFields:
 def _id(message: EventFields) -> str:
     found = _info(message).get("id")
     return found if isinstance(found, str) else ""
-
-
-def _table(value: object) -> EventFields:
-    return value if isinstance(value, dict) else {}
