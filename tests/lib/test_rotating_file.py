@@ -3,6 +3,8 @@
 import stat
 from pathlib import Path
 
+import pytest
+
 from fallbackd.lib.rotating_file import RotatingFile
 
 
@@ -52,4 +54,20 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     path.symlink_to(target)
     RotatingFile(str(path), on_trouble=told.append).add("one")
     assert target.read_text() == ""
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("link", ["directory", "file", "second name"])
+def test_no_link_leads_it_to_another_file(tmp_path: Path, link: str) -> None:
+    (tmp_path / "home").mkdir()
+    own, log = tmp_path / "home" / ".bashrc", tmp_path / "logs" / ".bashrc"
+    own.write_text("# mine\n")
+    if link == "directory":
+        log.parent.symlink_to(own.parent)
+    else:
+        log.parent.mkdir()
+        log.symlink_to(own) if link == "file" else log.hardlink_to(own)
+    told: list[str] = []
+    RotatingFile(str(log), on_trouble=told.append).add("one")
+    assert own.read_text() == "# mine\n"
     assert len(told) == 1

@@ -7,12 +7,11 @@ from typing import Any
 
 import structlog
 
-from fallbackd.config.fallback_file import Fallbacks
+from fallbackd.config.fallback_file import LOGS, Fallbacks
 from fallbackd.config.read_opencode import Opencode
 from fallbackd.lib.rotating_file import RotatingFile
 
-DEFAULT = ".local/share/opencode/logs/model-fallback.log"
-"""Below the home directory: where users of the files of projects look for it."""
+DEFAULT = f"{LOGS}/model-fallback.log"
 _SUBJECTS = ("server", "session", "fallback", "rescue", "replay", "event", "notice", "fact")
 _NAMES = frozenset({"config.imported", "config.kept", "health.moved"})
 
@@ -46,8 +45,8 @@ class OpencodeLog:
 
 def log_path(opencode: Opencode, imported: Fallbacks | None, *, home: str) -> str | None:
     """
-    Where to write it: as the configuration says, else as an imported file does. Always inside
-    the home directory; None: nowhere.
+    Where to write it: as the configuration says, else in `LOGS`, under the name of an imported
+    file. Always inside the home directory; None: nowhere.
     """
     if opencode.log_path is not None:
         path = opencode.log_path

@@ -23,6 +23,8 @@ from fallbackd.core.protocol import Evidence
 NEWER = "model-fallback.json"
 OLDER = "rate-limit-fallback.json"
 ANY = "*"
+LOGS = ".local/share/opencode/logs"
+"""Below the home directory: where users of these files look for the log."""
 
 CATEGORIES: Mapping[str, tuple[Reason, ...]] = {
     "rate_limit": (Reason.RATE_LIMIT, Reason.USAGE_LIMIT),
@@ -110,7 +112,7 @@ def read_fallbacks(text: str, *, path: str, home: str) -> Fallbacks:
     """
     Args:
         path: Of the file, for messages.
-        home: Real path of the home directory: a log lies inside it or nowhere.
+        home: Real path of the home directory.
     """
     warnings: list[Problem] = []
 
@@ -166,7 +168,11 @@ def _read(raw: Mapping[str, Any], say: Say, *, home: str) -> Fallbacks:
     if (place := _inside(raw.get("logPath"), home)) is not None:
         given["log_path"] = place
     elif "logPath" in raw:
-        say("logPath", f"{show(raw['logPath'])}: must lie inside $HOME; the default is used.")
+        say(
+            "logPath",
+            f"{show(raw['logPath'])}: must lie inside $HOME/{LOGS}, since agents may write this"
+            " file; the default is used. `log_path` in [opencode] of config.toml names any place.",
+        )
     if "agentDirs" in raw:
         given["agent_dirs"] = _texts(raw["agentDirs"], "agentDirs", say)
     return Fallbacks(**given)
@@ -301,11 +307,9 @@ def _texts(raw: object, path: str, say: Say) -> tuple[str, ...]:
 
 
 def _inside(raw: object, home: str) -> str | None:
-    """An absolute path below the home directory, by its words: nothing is looked up."""
+    """The absolute path of a file in the directory of logs, by its words: nothing is looked up."""
     if not isinstance(raw, str) or not raw.isprintable() or not home.startswith("/"):
         return None
     path = f"{home}/{raw[2:]}" if raw.startswith("~/") else raw
-    parts = path.split("/")
-    if not path.startswith(home.rstrip("/") + "/") or ".." in parts or parts[-1] in ("", "."):
-        return None
-    return path
+    folder, _, name = path.rpartition("/")
+    return path if folder == f"{home.rstrip('/')}/{LOGS}" and name not in ("", ".", "..") else None

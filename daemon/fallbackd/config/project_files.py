@@ -32,6 +32,8 @@ USERS = ".config/opencode"
 OWN = ".opencode"
 MAX_AGENT_FILES = 500
 MAX_AGENT_BYTES = 256 * 1024
+MAX_LOOKED_AT = 5000
+"""A project's file may name a directory as large as all of the machine."""
 
 FileStamp = tuple[tuple[str, int, int], ...]
 """(path, mtime in nanoseconds, size) of everything that was looked at."""
@@ -184,12 +186,14 @@ def _is_inside(path: str, base: str) -> bool:
 
 def _agent_paths(base: str, *, is_flat: bool) -> list[str]:
     found: list[str] = []
+    seen = 0
     for folder, folders, files in os.walk(base):
         folders[:] = [] if is_flat else sorted(folders)
+        seen += 1 + len(files)
         found.extend(
             f"{folder}/{name}" for name in sorted(files) if name.endswith((".md", ".json"))
         )
-        if len(found) >= MAX_AGENT_FILES:
+        if len(found) >= MAX_AGENT_FILES or seen >= MAX_LOOKED_AT:
             break
     return found[:MAX_AGENT_FILES]
 

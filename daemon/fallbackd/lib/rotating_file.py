@@ -1,7 +1,12 @@
 """A file that lines are added to, that stays private and small, and never stops who writes."""
 
+import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+
+from fallbackd.lib import privatefile
 
 MAX_BYTES = 5 * 1024 * 1024
 KEEP = 3
@@ -40,27 +45,41 @@ class RotatingFile:
             self._is_in_trouble = False
 
     def _write(self, data: bytes) -> None:
-        handle = self._open()
-        try:
-            if os.fstat(handle).st_size + len(data) > self._max_bytes:
+        with self._directory() as directory:
+            handle = self._open(directory)
+            try:
+                if os.fstat(handle).st_size + len(data) > self._max_bytes:
+                    os.close(handle)
+                    self._rotate(directory)
+                    handle = self._open(directory)
+                os.write(handle, data)
+            finally:
                 os.close(handle)
-                self._rotate()
-                handle = self._open()
-            os.write(handle, data)
+
+    @contextmanager
+    def _directory(self) -> Iterator[int]:
+        """Opened without following a link in its place: a program may have put one there."""
+        path = os.path.dirname(self.path)
+        try:
+            handle = privatefile.open_directory(path, names=1)
+        except FileNotFoundError:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            handle = privatefile.open_directory(path, names=1)
+        try:
+            yield handle
         finally:
             os.close(handle)
 
-    def _open(self) -> int:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            return os.open(self.path, flags, 0o600)
-        except FileNotFoundError:
-            os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-            return os.open(self.path, flags, 0o600)
+    def _open(self, directory: int) -> int:
+        handle = privatefile.open_to_append(os.path.basename(self.path), directory=directory)
+        if os.fstat(handle).st_nlink > 1:
+            os.close(handle)
+            raise OSError(errno.EMLINK, "is another file by a second name", self.path)
+        return handle
 
-    def _rotate(self) -> None:
-        for number in range(self._keep - 1, 0, -1):
-            older, newer = f"{self.path}.{number + 1}", f"{self.path}.{number}"
-            if os.path.lexists(newer):
-                os.replace(newer, older)
-        os.replace(self.path, f"{self.path}.1")
+    def _rotate(self, directory: int) -> None:
+        name = os.path.basename(self.path)
+        names = [name, *(f"{name}.{number}" for number in range(1, self._keep + 1))]
+        for newer, older in reversed(list(pairwise(names))):
+            with suppress(FileNotFoundError):
+                os.replace(newer, older, src_dir_fd=directory, dst_dir_fd=directory)
