@@ -24,6 +24,7 @@ from tests.transports.programs import (
 from fallbackd.core.protocol import NotStarted, ProcessExit
 from fallbackd.transports.process import leftovers
 from fallbackd.transports.process.leftovers import end_leftover
+from fallbackd.transports.process.recording import read_exit
 from fallbackd.transports.process.running import RunnerLimits, RunningProcess
 from fallbackd.transports.process.transport import ProcessTransport
 from fallbackd.transports.systemd_jobs import is_restart, is_restarted, unit_of
@@ -296,3 +297,73 @@ def test_a_restart_is_told_by_the_list_of_jobs(jobs: str, *, restarted: bool) ->
 
 async def test_without_a_manager_nothing_is_a_restart() -> None:
     assert not await is_restart({}, inheritable={})
+
+
+FORGED = {"code": 0, "signal": None, "gone": True, "stopped": False, "at": 1, "note": ""}
+
+
+@pytest.mark.parametrize("met", [True, False])
+async def test_a_record_of_an_end_is_none_while_the_runner_of_the_claim_lives(
+    tmp_path: Path, *, met: bool
+) -> None:
+    directory = Path(await left_behind(tmp_path))
+    pid = await read_pid(tmp_path / "pid")
+    await until((directory / "line").exists)
+    (directory / "exit.json").write_text(json.dumps(FORGED))
+    if not met:
+        (directory / "line").unlink()
+        ended = await end_leftover(str(directory), grace_s=0.2, bound_s=HANG_S)
+        assert isinstance(ended, ProcessExit)
+        assert ended.at != FORGED["at"]
+        assert not is_alive(pid)
+        return
+    async with transport() as by:
+        running = await taken_up(by, str(directory))
+        assert is_alive(pid)
+        (tmp_path / "go").touch()
+        await collect(running)
+        assert isinstance(running.exit, ProcessExit)
+        assert running.exit.code == 3
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+async def test_a_record_of_an_end_is_none_while_something_of_the_attempt_lives(
+    tmp_path: Path, *, forgets: bool
+) -> None:
+    """Its runner was killed, and its claim says that there never was one."""
+    directory = Path(await left_behind(tmp_path, "echo $$ > {place}/pid; exec sleep 600"))
+    pid = await read_pid(tmp_path / "pid")
+    record = json.loads((directory / "attempt.json").read_text())
+    os.kill(record["runner"], signal.SIGKILL)
+    (directory / "exit.json").write_text(json.dumps(FORGED))
+    if forgets:
+        for name in ("attempt.json", "claim"):
+            (directory / name).write_text(json.dumps({**record, "runner": 1, "runner_start": 1}))
+    async with transport(limits=RunnerLimits(stop_grace_s=0.2)) as by:
+        running = await taken_up(by, str(directory))
+        await collect(running)
+        assert isinstance(running.exit, ProcessExit)
+        assert not running.exit.gone
+    assert not is_alive(pid)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {**FORGED, "code": "x"},
+        {**FORGED, "signal": []},
+        {**FORGED, "gone": 7},
+        {**FORGED, "at": "y"},
+        {**FORGED, "at": float("inf")},
+        {**FORGED, "note": None},
+        {**FORGED, "left": [1]},
+        {"code": 0},
+        {"refused": {"error": 1, "text": "", "path": "", "at": 1}},
+        {"refused": 7},
+        {"refused": {}},
+    ],
+)
+def test_a_record_of_other_types_is_none(tmp_path: Path, record: dict[str, object]) -> None:
+    directory = Path(private_directory(tmp_path))
+    (directory / "exit.json").write_text(json.dumps(record))
+    assert read_exit(str(directory)) is None

@@ -380,7 +380,7 @@ def _remove_made(made: MadeFile) -> None:
     """It bears an id that we have made up, so no other program has made it."""
     path = Path(made.path)
     try:
-        if made.id in path.name and stat.S_ISREG(path.lstat().st_mode):
+        if made.id and made.id in path.name and stat.S_ISREG(path.lstat().st_mode):
             path.unlink()
     except (OSError, ValueError):
         return  # the directory was removed

@@ -6,10 +6,12 @@ never started.
      no                                        never started: fenced with a claim of our own
      yes         no        alive        no     about to start: looked at again in a moment
      yes         yes       alive        no     runs: met at its line
-     yes                                yes    ended: judged by its record
+     yes                   gone         yes    ended: judged by its record
+     yes                   alive        yes    runs: its runner writes that record last
      yes                   gone         no     unknown: its processes are ended, which only its
                                                 control group proves
 
+A record that calls everything gone is none while anything of it lives (`orphans.recorded_exit`).
 What cannot be read (a link in its place, a damaged record, no free descriptor) is none of these.
 """
 
@@ -37,6 +39,7 @@ from fallbackd.transports.process.orphans import (
     end_group,
     find_members,
     find_runner,
+    recorded_exit,
 )
 from fallbackd.transports.process.recording import clear_drafts, read_exit, read_record
 from fallbackd.transports.process.runner import tree
@@ -105,7 +108,7 @@ async def take_up(
         OSError: What was started there is unknown.
     """
     if (
-        read_exit(directory) is None
+        _recorded(directory) is None
         and await anyio.to_thread.run_sync(fence, directory)
         # Else the directory of something that runs was taken away.
         and not find_members(Family(directory=directory, pid=0, start=0))
@@ -122,7 +125,7 @@ async def take_up(
         now,
     )
     until = time.monotonic() + MEETING_S
-    while read_exit(directory) is None and time.monotonic() < until:
+    while _recorded(directory) is None and time.monotonic() < until:
         found = read_identity(directory)
         if found is not None:
             runner = _runner(found) if found.boot_id == tree.boot_id() else None
@@ -167,6 +170,19 @@ def _identity(record: dict[str, Any] | None) -> Identity | None:
     except msgspec.ValidationError:
         return None
     return found if found is not None and found.runner > 0 and found.boot_id else None
+
+
+def _recorded(directory: str) -> Exit | None:
+    """
+    How it ended; None: it has not, or that is not known.
+
+    Raises:
+        OSError: It cannot be looked at.
+    """
+    found = read_identity(directory)
+    is_older = found is None or found.boot_id != tree.boot_id()
+    runner = None if found is None or is_older else _runner(found)
+    return recorded_exit(_family(directory, None if is_older else found), runner)
 
 
 def _runner(of: Identity) -> tree.Process | None:
@@ -235,7 +251,7 @@ async def _end(
     """How it ended, and its processes that survived."""
     found = None
     try:
-        if (known := read_exit(directory)) is not None:
+        if (known := _recorded(directory)) is not None:
             return known, ()
         found = read_identity(directory)
         may_be_claimed = is_claimed = privatefile.exists(os.path.join(directory, CLAIM_FILE))

@@ -19,6 +19,8 @@ import anyio
 import anyio.to_thread
 from msgspec import Struct, structs
 
+from fallbackd.core.protocol import Exit
+from fallbackd.transports.process.recording import read_exit
 from fallbackd.transports.process.runner import cgroup, tree
 
 TOKEN_VARIABLE = "FALLBACKD_RUN"
@@ -146,6 +148,23 @@ def find_members(family: Family) -> list[tree.Process]:
     found |= {each.pid: each for each in below}
     found.pop(os.getpid(), None)
     return [each for each in found.values() if not each.is_dead]
+
+
+def recorded_exit(family: Family, runner: tree.Process | None) -> Exit | None:
+    """
+    The end of an attempt, as its runner has recorded it. A record that calls all of it gone is
+    none while something of it lives: an agent of full permission may write one itself.
+
+    Args:
+        runner: The one that started it, if it lives.
+
+    Raises:
+        OSError: It cannot be looked at.
+    """
+    known = read_exit(family.directory)
+    if known is not None and known.gone and (runner is not None or find_members(family)):
+        return None
+    return known
 
 
 def _belongs(process: tree.Process, family: Family, marks: set[bytes]) -> bool:

@@ -6,11 +6,13 @@ count, so an offset means the same before and after.
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
+import msgspec
 from msgspec import Struct
 
 from fallbackd.core.protocol import Chunk, NotStarted, ProcessExit, StreamName
@@ -23,6 +25,7 @@ _BATCH_BYTES = 256 * 1024
 _MAX_CHUNK_BYTES = 64 * 1024 * 1024
 """As much as a whole log may hold. What an index names beyond that was not written by us."""
 _LINE_BYTES = 128
+_OF_AN_END = frozenset({"code", "signal", "gone", "at", "stopped", "note"})
 MAX_RECORD_BYTES = 1024 * 1024
 """Far more than a runner writes."""
 _STREAMS: dict[str, StreamName] = {
@@ -294,24 +297,23 @@ def read_exit(directory: str) -> ProcessExit | NotStarted | None:
     record = read_record(directory, EXIT_FILE)
     try:
         return None if record is None else exit_of(record)
-    except (KeyError, TypeError):
+    except msgspec.ValidationError:
         return None
 
 
 def exit_of(record: dict[str, Any]) -> ProcessExit | NotStarted:
+    """
+    Raises:
+        msgspec.ValidationError: It is no such record.
+    """
     if (refused := record.get("refused")) is not None:
-        return NotStarted(
-            error=refused["error"], text=refused["text"], path=refused["path"], at=refused["at"]
-        )
-    return ProcessExit(
-        code=record["code"],
-        signal=record["signal"],
-        gone=record["gone"],
-        at=record["at"],
-        stopped=record["stopped"],
-        note=record["note"],
-        left=tuple(str(name) for name in record.get("left", ())),  # an older runner has none
-    )
+        return msgspec.convert(refused, NotStarted)
+    if not record.keys() >= _OF_AN_END:
+        raise msgspec.ValidationError("fields are missing")
+    found = msgspec.convert(record, ProcessExit)
+    if not math.isfinite(found.at):
+        raise msgspec.ValidationError("its time is none")
+    return found
 
 
 def clear_drafts(directory: str) -> None:

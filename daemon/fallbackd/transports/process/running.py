@@ -12,13 +12,18 @@ from msgspec.structs import replace
 from fallbackd.core.protocol import Chunk, Exit, NotStarted, ProcessExit
 from fallbackd.lib import privatefile
 from fallbackd.lib.failpoints import hit
-from fallbackd.transports.process.orphans import Family, end_below, end_family, end_group
+from fallbackd.transports.process.orphans import (
+    Family,
+    end_below,
+    end_family,
+    end_group,
+    recorded_exit,
+)
 from fallbackd.transports.process.recording import (
     Follower,
     clear_drafts,
     exit_of,
     patiently,
-    read_exit,
     read_record,
     recorded_bytes,
 )
@@ -382,8 +387,11 @@ class RunningProcess:
         return ProcessExit(gone=is_proven, at=self._now(), stopped=self._was_stopped, note=note)
 
     def _recorded_exit(self) -> Exit | None:
+        family = Family(
+            token=self._token, directory=self._directory, pid=self._pid or 0, start=self._start
+        )
         try:
-            return read_exit(self._directory)
+            return recorded_exit(family, None)
         except OSError:
             return None  # a link in its place is no record
 
