@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 import httpx2
 import pytest
+from tests.support.agents import backend_script, program
 from tests.support.daemon import HANG_S, Daemon, running
 from tests.support.gateway import KINDS, Gate, gate
 
@@ -251,3 +252,97 @@ async def troubles(daemon: Daemon) -> list[str]:
     return [
         one["message"] for one in found["daemon"].get("troubles", []) if one["kind"] == "gateway"
     ]
+
+
+FROM_INSIDE = """
+import os, socket, sys
+def ask(place, *headers, model="team"):
+    is_unix = isinstance(place, str)
+    with socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET) as peer:
+        peer.settimeout(60)
+        peer.connect(place if is_unix else ("127.0.0.1", place))
+        body = '{"model":"%s","messages":[{"role":"user","content":"x"}]}' % model
+        lines = ["POST /v1/chat/completions HTTP/1.1", "connection: close", *headers]
+        lines += ["host: 127.0.0.1:A_PORT", "content-type: application/json"]
+        lines += ["content-length: %d" % len(body), "", body]
+        peer.sendall("\\r\\n".join(lines).encode())
+        return peer.recv(4096)[9:12].decode()
+own = "x-api-key: " + os.environ.get("FALLBACKD_GATEWAY_TOKEN", "")
+person = "x-api-key: A_TOKEN"
+"""
+AWAY = """
+import os, subprocess, sys
+if len(sys.argv) == 1:
+    for wrap in (["setsid", "-f"], ["env", "-i"], ["setsid", "-f", "env", "-i"]):
+        read, write = os.pipe()
+        subprocess.run([*wrap, sys.executable, "-I", __file__, str(write)], pass_fds=[write])
+        os.close(write)
+        print(os.read(read, 99).decode())
+else:
+    sys.path.insert(0, os.path.dirname(__file__))
+    from asking import ask
+    os.write(int(sys.argv[1]), (ask(A_SOCKET) + " " + ask(A_SOCKET, "x-api-key: A_TOKEN")).encode())
+"""
+TRIES = {
+    "by descent alone": ("ask(A_SOCKET)", "401"),
+    "with the token of a person at the socket": ("ask(A_SOCKET, person)", "401"),
+    "with its own token": ("ask(A_SOCKET, own)", "200"),
+    "with its own token at the port": ("ask(A_PORT, own)", "200"),
+    "a backend that bills each call": ('ask(A_PORT, own, model="paid")', "403"),
+    "such a backend, with the header": (
+        'ask(A_PORT, own, "x-fallbackd-allow-metered: 1", model="paid")',
+        "403",
+    ),
+    "such a backend behind others": ('ask(A_SOCKET, own, model="both")', "200"),
+}
+
+
+async def ask_from_inside(g: Gate, tmp_path: Path, code: str, **params: object) -> str:
+    values = {"A_PORT": str(g.port), "A_SOCKET": repr(str(unix_socket(g))), "A_TOKEN": g.token}
+    asking = FROM_INSIDE
+    for name, value in values.items():
+        asking, code = asking.replace(name, value), code.replace(name, value)
+    (tmp_path / "bin" / "asking.py").write_text(asking)
+    (tmp_path / "bin" / "code.py").write_text(code)
+    program(tmp_path / "bin", "agent", f"{sys.executable} {tmp_path}/bin/code.py 2>&1")
+    given = {"backend": "agent", "prompt": "x", "cwd": str(g.daemon.work_dir), **params}
+    done = await g.daemon.client.call("delegate", {**given, "wait": "finished"})
+    assert done["state"] == "succeeded", (done["text"], done["message"])
+    return str(done["text"])
+
+
+def with_agent(tmp_path: Path) -> str:
+    paid = """[backends.paid]
+kind = "openai-http"
+base_url = "{url}/v1"
+model = "m"
+cost = "metered"
+"""
+    return paid + backend_script(tmp_path / "bin", "agent", "exit 1")
+
+
+async def test_an_attempt_sends_its_own_token_and_spends_what_it_may(tmp_path: Path) -> None:
+    both = 'both = ["paid", "one"]'
+    async with gate(tmp_path, more=with_agent(tmp_path), chains=both) as g:
+        code = "from asking import *\n" + "\n".join(f"print({one})" for one, _ in TRIES.values())
+        said = await ask_from_inside(g, tmp_path, code, permissions="read")
+        assert dict(zip(TRIES, said.split(), strict=True)) == {
+            name: status for name, (_, status) in TRIES.items()
+        }
+        assert g.api.calls("three") == []
+        code = 'from asking import *\nprint(ask(A_PORT, own, model="paid"), own)'
+        status, _, own = (await ask_from_inside(g, tmp_path, code, allow_metered=True)).split()
+        assert status == "200"
+        assert len(g.api.calls("three")) == 1
+        ended = await g.client.get("/v1/models", headers={"x-api-key": own})
+        assert ended.status_code == 401
+        assert "has ended" in ended.json()["error"]["message"]
+
+
+async def test_a_process_that_leaves_its_parents_stays_inside_for_the_gateway(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path, more=with_agent(tmp_path)) as g:
+        said = await ask_from_inside(g, tmp_path, AWAY, permissions="read")
+        assert said.split() == ["401"] * 6
+        assert g.api.log == []

@@ -4,6 +4,7 @@ import errno
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import anyio
@@ -12,7 +13,9 @@ import structlog
 from fallbackd.api.host import Trouble
 from fallbackd.app.places import Places
 from fallbackd.config.read_gateway import Gateway
+from fallbackd.core.authority import Authority
 from fallbackd.engine.api import Engine
+from fallbackd.fronts.gateway.guard import token_for
 from fallbackd.fronts.gateway.settings import Bounds, Rules
 from fallbackd.lib import atomicfile, privatefile
 from fallbackd.ports.passing import PassOn
@@ -32,10 +35,24 @@ _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 
 
 class GatewayService:
-    def __init__(self, engine: Engine, pass_on: PassOn, places: Places) -> None:
+    """
+    Args:
+        authority_of: What the process at the other end of a Unix connection may ask.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        pass_on: PassOn,
+        places: Places,
+        tokens: "Tokens",
+        authority_of: Callable[[socket.socket], Authority],
+    ) -> None:
         self._engine = engine
         self._pass_on = pass_on
         self._places = places
+        self._tokens = tokens
+        self._authority_of = authority_of
         self._wanted = Gateway()
         self._front: GatewayFront | None = None
         """Kept while it is enabled or not: it knows who made which response."""
@@ -44,6 +61,7 @@ class GatewayService:
 
     def configure(self, wanted: Gateway) -> None:
         before, self._wanted = self._wanted, wanted
+        self._tokens.are_used = wanted.enabled
         if (before.enabled, before.port) != (wanted.enabled, wanted.port):
             self._changed.set()
         self._follow()
@@ -90,8 +108,9 @@ class GatewayService:
             self._front = GatewayFront(
                 self._engine,
                 self._pass_on,
-                token=TokenFile(self._places.gateway_token).read,
+                token=self._tokens.of_persons,
                 allowed_uids=frozenset({os.geteuid(), 0}),
+                authority_of=self._authority_of,
                 makers=self._places.gateway_makers,
             )
             self._follow()
@@ -178,15 +197,17 @@ def make_token(path: str) -> None:
         atomicfile.write(path, secrets.token_urlsafe(32).encode() + b"\n")
 
 
-class TokenFile:
-    """Looked at with each request: who replaces it is obeyed at once."""
+class Tokens:
+    """The file is looked at with each request: who replaces it is obeyed at once."""
 
     def __init__(self, path: str) -> None:
+        self.are_used = False
+        """The gateway is enabled."""
         self._path = path
         self._seen: tuple[int, ...] = ()
         self._token: str | None = None
 
-    def read(self) -> str | None:
+    def of_persons(self) -> str | None:
         try:
             now = os.lstat(self._path)
         except OSError:
@@ -195,6 +216,11 @@ class TokenFile:
         if seen != self._seen:
             self._seen, self._token = seen, read_token(self._path)
         return self._token
+
+    def of_attempt(self, attempt: str) -> str | None:
+        """What an attempt sends; None: the gateway is off."""
+        token = self.of_persons() if self.are_used else None
+        return None if token is None else token_for(attempt, token)
 
 
 def read_token(path: str) -> str | None:

@@ -12,7 +12,7 @@ import structlog
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
-from fallbackd.app.gateway import GatewayService
+from fallbackd.app.gateway import GatewayService, Tokens
 from fallbackd.app.interactive import InteractiveService
 from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
@@ -205,6 +205,7 @@ def build(
     async def attach(*, attempt: str, directory: str) -> Running | Unsent | None:
         return await begun_by(directory).attach(attempt=attempt, directory=directory)
 
+    tokens = Tokens(places.gateway_token)
     world = World(
         transports=Transports(command=processes, http=http, served=served),
         kinds=KINDS,
@@ -237,6 +238,7 @@ def build(
         secret_values=hidden,
         secrets=secrets_of,
         probe=FreeProbe(http, environ=inheritable),
+        gateway_token=tokens.of_attempt,
     )
     engine = Engine(store, clock, settings, world)
 
@@ -259,7 +261,7 @@ def build(
     return Built(
         engine=engine,
         opencode=OpencodeFront(engine, OpencodeLink, projects, ProcessOwners(processes.above)),
-        gateway=GatewayService(engine, http.pass_on, places),
+        gateway=GatewayService(engine, http.pass_on, places, tokens, authority_of),
         interactive=InteractiveService(engine),
         projects=projects,
         transports=(served, http, processes),

@@ -101,7 +101,10 @@ async def begin(
     # A daemon that leaves must not stop what it has half started.
     with anyio.CancelScope(shield=True):
         running = await _transport(world.transports, call).open(
-            call, attempt=order.attempt, directory=place.directory, env=marks(prepared, order)
+            call,
+            attempt=order.attempt,
+            directory=place.directory,
+            env=marks(host.world, prepared, order),
         )
     hit("attempt.open.after")
     warnings: tuple[str, ...] = ()
@@ -260,12 +263,15 @@ def _call(
     return confined(call, confinement_of(host.settings, world, order.backend, work))
 
 
-def marks(prepared: Prepared, order: StartAttempt) -> dict[str, str]:
-    """Variables by which children are known, and by which they know where they are."""
-    return {
+def marks(world: World, prepared: Prepared, order: StartAttempt) -> dict[str, str]:
+    """Variables by which children are known, by which they know where they are, and may ask."""
+    found = {
         "FALLBACKD_DELEGATION": prepared.delegation.delegation,
         "FALLBACKD_ATTEMPT": order.attempt,
     }
+    if (token := world.gateway_token(order.attempt)) is not None:
+        found["FALLBACKD_GATEWAY_TOKEN"] = token
+    return found
 
 
 def cannot_start(

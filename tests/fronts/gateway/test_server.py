@@ -13,6 +13,7 @@ import anyio.lowlevel
 import pytest
 from tests.support.daemon import HANG_S
 
+from fallbackd.core.authority import PERSON
 from fallbackd.fronts.gateway import line as caller_line
 from fallbackd.fronts.gateway import room, server
 from fallbackd.fronts.gateway.answers import AnswerHead
@@ -67,7 +68,7 @@ async def serving(asked: Asked, path: Path | None = None) -> AsyncIterator[int]:
     listener.listen()
     with anyio.fail_after(HANG_S):
         async with anyio.create_task_group() as tasks:
-            gateway = GatewayServer(asked.answer, allows=lambda _: True, knows=asked.knows)
+            gateway = GatewayServer(asked.answer, allows=lambda _: PERSON, knows=asked.knows)
             tasks.start_soon(gateway.serve, listener)
             yield listener.getsockname()[1] if path is None else 0
             tasks.cancel_scope.cancel()
@@ -166,7 +167,7 @@ async def test_strangers_at_a_port_take_no_place_at_the_socket(
     monkeypatch.setattr(server, "MAX_STRANGERS", 1)
     monkeypatch.setattr(server, "HEAD_LIMIT_S", HANG_S * 9)
     path = tmp_path / "s"
-    gateway = GatewayServer(Asked().answer, allows=lambda _: True)
+    gateway = GatewayServer(Asked().answer, allows=lambda _: PERSON)
     with socket.socket() as tcp, socket.socket(socket.AF_UNIX) as unix:
         tcp.bind(("127.0.0.1", 0))
         unix.bind(str(path))

@@ -1,7 +1,7 @@
 """Which conversation a request belongs to, by what the clients send of it."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -48,7 +48,12 @@ class _Metadata(Struct):
 
 
 def session_of(
-    named: Mapping[str, str], asked: Passage, body: bytes, *, is_role: bool = False
+    named: Mapping[str, str],
+    asked: Passage,
+    body: bytes,
+    *,
+    is_role: bool = False,
+    within: Iterable[str] = (),
 ) -> str | None:
     """
     The session of a conversation; None: the request stands alone.
@@ -60,6 +65,7 @@ def session_of(
     Args:
         is_role: What is named is a role. All roles have one session: who wrote in it counts for
             who may judge.
+        within: The delegations from inside which it comes: they join no session of others.
     """
     if asked.side:
         return None
@@ -73,6 +79,7 @@ def session_of(
     name = named.get(CHAIN) or asked.model
     if name and not is_role:
         found = f"{found}\n{name}"
+    found = "\n".join((found, *within))
     return "gateway-" + hashlib.sha256(found.encode()).hexdigest()[:16]
 
 

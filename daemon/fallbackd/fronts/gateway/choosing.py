@@ -9,6 +9,7 @@ from fallbackd.backends import http_calls, passage
 from fallbackd.backends.embeddings import EMBEDS, same_vectors
 from fallbackd.backends.model_names import spelled_like
 from fallbackd.backends.spec import ApiMode, BackendKind
+from fallbackd.core.authority import Authority
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry, Policy
@@ -345,6 +346,19 @@ def why_not_first(chosen: Resolution) -> str:
 def is_alone(chosen: Resolution) -> bool:
     """Whether no other candidate would be asked instead."""
     return all(one.verdict not in _USABLE for one in chosen.candidates)
+
+
+def unmetered(
+    entries: tuple[Entry, ...], backends: Mapping[BackendId, Backend]
+) -> tuple[Entry, ...]:
+    """What an attempt may ask that may spend nothing: also the first one is not billed by use."""
+    return tuple(one for one in entries if backends[one.backend].cost != "metered")
+
+
+def all_metered(name: str | None, asker: Authority) -> Refusal:
+    text = f"only backends that bill each call answer {name or 'requests without a model'}, and"
+    text += f" you are asking from {asker.place}, which was not given allow_metered"
+    return Refusal(403, text, "consent")
 
 
 def none_for(name: str | None, mode: ApiMode, side: str = "") -> Refusal:

@@ -19,6 +19,7 @@ from fallbackd.backends import passage
 from fallbackd.backends.passage import Passage, Unreadable, prompt_tokens
 from fallbackd.backends.repairs import words_of
 from fallbackd.backends.spec import NotConfigured
+from fallbackd.core.authority import Authority
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import ResolveRequested
 from fallbackd.core.failures import Reason
@@ -78,6 +79,7 @@ class Exchange:
         rules: Rules,
         asked: Passage,
         *,
+        asker: Authority,
         headers: list[tuple[str, str]],
         body: Body,
         caller: ToCaller,
@@ -91,6 +93,7 @@ class Exchange:
         self._pass_on = pass_on
         self._rules = rules
         self._asked = asked
+        self._asker = asker
         self._named = dict(headers)
         self._headers = passage.forwarded(headers)
         self._body = body
@@ -145,7 +148,9 @@ class Exchange:
         found, entries, credential = self._fitting()
         body = self._body.plain or b""
         is_role = found.role is not None
-        self._session = session_of(self._named, self._asked, body, is_role=is_role)
+        self._session = session_of(
+            self._named, self._asked, body, is_role=is_role, within=self._asker.inside
+        )
         asks = self._asks(found, entries, credential, self._session)
         self._record.requested = entries[0].backend
         chosen = await self._resolve(asks)
@@ -270,8 +275,13 @@ class Exchange:
             self._record.note("Resolved", refusal.message, at=at, candidates=fit.passed_over)
             raise refusal
         backends = engine.settings.policy.backends
+        entries = fit.entries
+        if not self._asker.allow_metered:
+            entries = choosing.unmetered(entries, backends)
+            if not entries:
+                raise choosing.all_metered(name, self._asker)
         of_one = self._asked.previous or self._key
-        return found, *self._makers.fitting(of_one, fit.entries, backends)
+        return found, *self._makers.fitting(of_one, entries, backends)
 
     def _asks(
         self,
@@ -287,8 +297,8 @@ class Exchange:
             "chain": entries,
             "credential": credential,
             "prompt_tokens": self._prompt_tokens(entries),
-            "allow_metered": self._rules.allow_metered
-            or self._named.get("x-fallbackd-allow-metered") == "1",
+            "allow_metered": self._asker.allow_metered
+            and (self._rules.allow_metered or self._named.get("x-fallbackd-allow-metered") == "1"),
         }
 
     def _prompt_tokens(self, entries: tuple[Entry, ...]) -> int | None:
@@ -321,6 +331,8 @@ class Exchange:
         )
         name = chosen.backend
         text = f"{name} is the first to ask" if name else "no backend is available now"
+        if not self._asker.is_person:
+            text += f"; asked from {self._asker.place}"
         at = self._engine.clock.now()
         candidates = (*chosen.candidates, *self._passed_over)
         self._record.note("Resolved", text, at=at, candidates=candidates)

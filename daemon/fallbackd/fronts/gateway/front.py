@@ -12,6 +12,7 @@ import structlog
 
 from fallbackd.backends.passage import MODES, Unreadable
 from fallbackd.backends.spec import ApiMode
+from fallbackd.core.authority import PERSON, Authority
 from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import DRAINS, Refused
 from fallbackd.fronts.gateway import choosing, encodings, guard, routes
@@ -39,8 +40,9 @@ JSON = [("content-type", "application/json")]
 class GatewayFront:
     """
     Args:
-        token: What callers over TCP must send; asked for with each request, since it may change.
+        token: What persons send over TCP; asked for with each request, since it may change.
         allowed_uids: Whose processes may use the Unix socket.
+        authority_of: What the process at the other end of such a connection may ask.
         makers: The file of who made which response; None: known until the daemon ends.
     """
 
@@ -51,6 +53,7 @@ class GatewayFront:
         *,
         token: Callable[[], str | None],
         allowed_uids: frozenset[int],
+        authority_of: Callable[[socket.socket], Authority] = lambda _: PERSON,
         makers: str | None = None,
     ) -> None:
         self._engine = engine
@@ -58,6 +61,7 @@ class GatewayFront:
         self._token = token
         self._rules, self._limits = Rules(), Bounds()
         self._allowed_uids = allowed_uids
+        self._authority_of = authority_of
         self._pauses = Pauses()
         self._impatience = Impatience()
         self._choices = choosing.Choices()
@@ -74,26 +78,27 @@ class GatewayFront:
     async def serve(self, listener: socket.socket) -> None:
         await self._server.serve(listener)
 
-    def _allows(self, accepted: socket.socket) -> bool:
+    def _allows(self, accepted: socket.socket) -> Authority | None:
         try:
-            return peer(accepted).uid in self._allowed_uids
+            is_ours = peer(accepted).uid in self._allowed_uids
         except OSError:
-            return False
+            return None
+        return self._authority_of(accepted) if is_ours else None
 
     def _knows(self, request: HeadIn) -> bool:
-        return self._denied(request, routes.mode_of(request.path)) is None
+        asked = self._asks_as(request, routes.mode_of(request.path))
+        return not isinstance(asked, guard.Denied)
 
-    def _denied(
-        self, request: HeadIn, mode: ApiMode, *, is_open: bool = False
-    ) -> guard.Denied | None:
-        return guard.deny(
+    def _asks_as(self, request: HeadIn, mode: ApiMode) -> Authority | guard.Denied:
+        return guard.asks_as(
             request.method,
             request.headers,
             # Only Google's clients put a key into the address, and it goes to no provider there.
             request.query if mode == "generate_content" else "",
             port=request.port,
-            token=None if request.port is None else self._token(),
-            is_open=is_open,
+            asker=request.asker,
+            token=self._token() if request.asker is None or request.asker.inside else None,
+            authority_in=lambda attempt: self._engine.authority_of((attempt,)),
         )
 
     async def answer(self, request: HeadIn, line: RequestLine) -> None:
@@ -121,9 +126,13 @@ class GatewayFront:
     async def _answer(self, request: HeadIn, line: RequestLine, mode: ApiMode) -> None:
         is_get = request.method in ("GET", "HEAD")
         is_open = is_get and request.path in (*routes.ALIVE, routes.HEALTH)
-        denied = self._denied(request, mode, is_open=is_open)
-        if denied is not None:
-            raise Refusal(denied.status, denied.message, "denied")
+        asker: Authority | guard.Denied
+        if is_open:  # it says nothing that needs protection
+            asker = guard.deny(request.method, request.headers, port=request.port) or PERSON
+        else:
+            asker = self._asks_as(request, mode)
+        if isinstance(asker, guard.Denied):
+            raise Refusal(asker.status, asker.message, "denied")
         if request.is_one_too_many:
             text = "as many callers as the gateway takes at once are being answered; try again"
             raise Refusal(503, text, "busy", retry_after=1.0)
@@ -133,6 +142,9 @@ class GatewayFront:
             return
         stored = stored_call(request.method, request.path, request.query)
         if stored is not None:
+            if not asker.is_person:
+                text = "only a person may ask for stored responses; you are asking from"
+                raise Refusal(403, f"{text} {asker.place}", "denied")
             given = await line.body(self._limits.max_body_bytes)
             if given is None:
                 raise self._too_long()
@@ -161,6 +173,7 @@ class GatewayFront:
             self._pass_on,
             self._rules,
             asked,
+            asker=asker,
             headers=request.headers,
             body=body,
             caller=kept or line,

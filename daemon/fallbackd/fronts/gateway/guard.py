@@ -3,11 +3,14 @@ Who may ask. A port on loopback can be reached by every user of the machine, and
 by every page that it shows.
 """
 
+import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import parse_qs
 
 from msgspec import Struct
+
+from fallbackd.core.authority import PERSON, Authority, meet
 
 Headers = Sequence[tuple[str, str]]
 """Names in lower case."""
@@ -20,22 +23,51 @@ class Denied(Struct, frozen=True):
     message: str
 
 
-def deny(
+def asks_as(
     method: str,
     headers: Headers,
     query: str,
     *,
     port: int | None,
+    asker: Authority | None,
     token: str | None,
-    is_open: bool = False,
-) -> Denied | None:
+    authority_in: Callable[[str], Authority],
+) -> Authority | Denied:
     """
-    Why a request is not answered; None: it is.
+    What the caller may ask, or why it is not answered.
 
     Args:
         port: Where it came in; None: through the Unix socket, whose mode protects it.
-        is_open: It says nothing that needs protection.
+        asker: What the process at the other end may ask; None: its token alone says.
+        token: Of a person.
+        authority_in: What an attempt may ask.
     """
+    if (denied := deny(method, headers, port=port)) is not None:
+        return denied
+    if asker is not None and (asker.is_person or not asker.inside):
+        return asker if asker.is_person else Denied(403, f"refused: you are in {asker.place}")
+    given = _tokens(headers, query)
+    if not given and asker is None:
+        return Denied(401, "no token: `fallbackd-client gateway env` prints how to send it")
+    if token is None:
+        given = []
+    elif asker is None and any(hmac.compare_digest(one, token.encode()) for one in given):
+        return PERSON
+    attempts = [found for one in given if (found := _attempt_of(one, token or "")) is not None]
+    named = meet(map(authority_in, attempts)) if attempts else None
+    if asker is None:
+        if named is None:
+            text = "the token is not the one of this endpoint: fallbackd-client gateway env"
+            return Denied(401, text)
+        return named if named.inside else Denied(401, f"the token is of no use: {named.why}")
+    if named is None or not set(named.inside) <= set(asker.inside):
+        text = f"you are asking from {asker.place}: send the token of its attempt, which"
+        return Denied(401, f"{text} FALLBACKD_GATEWAY_TOKEN holds")
+    return meet((asker, named))
+
+
+def deny(method: str, headers: Headers, *, port: int | None) -> Denied | None:
+    """Why nothing is answered to a web page; None: it is none."""
     named = dict(headers)
     if port is not None and named.get("host", "").lower() not in {
         f"{one}:{port}" for one in _LOCAL
@@ -45,16 +77,22 @@ def deny(
         return Denied(403, "requests of web pages are refused")
     if method == "OPTIONS":
         return Denied(405, "OPTIONS is not answered: web pages cannot use this endpoint")
-    if is_open or port is None:
-        return None
-    given = _tokens(headers, query)
-    if not given:
-        return Denied(401, "no token: `fallbackd-client gateway env` prints how to send it")
-    if token is None or not any(hmac.compare_digest(one, token.encode()) for one in given):
-        return Denied(
-            401, "the token is not the one of this endpoint: fallbackd-client gateway env"
-        )
     return None
+
+
+def token_for(attempt: str, token: str) -> str:
+    """
+    What an attempt sends in place of the person's token. It needs no record, ends with the attempt
+    and with the person's token, and does not reveal that one.
+    """
+    seal = hmac.new(token.encode(), f"attempt {attempt}".encode(), hashlib.sha256).hexdigest()
+    return f"fallbackd-{attempt}-{seal}"
+
+
+def _attempt_of(given: bytes, token: str) -> str | None:
+    """The attempt whose token this is; None: of none."""
+    attempt = given.decode("ascii", "replace").removeprefix("fallbackd-").rpartition("-")[0]
+    return attempt if hmac.compare_digest(given, token_for(attempt, token).encode()) else None
 
 
 def _tokens(headers: Headers, query: str) -> list[bytes]:

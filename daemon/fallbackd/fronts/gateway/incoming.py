@@ -4,6 +4,8 @@ import re
 
 from msgspec import Struct
 
+from fallbackd.core.authority import Authority
+
 _ABSOLUTE = re.compile(rb"http://([^/?#]*)(.*)", re.I | re.S)
 """A target as it is written to a proxy, which every server has to understand."""
 
@@ -19,6 +21,8 @@ class HeadIn(Struct, frozen=True, kw_only=True):
     """
     port: int | None
     """Where it came in; None: through the Unix socket."""
+    asker: Authority | None = None
+    """What the process that connected may ask; None: its token says."""
     is_one_too_many: bool = False
     """As many callers as there are places for are being answered."""
 
@@ -41,7 +45,7 @@ class IncomingRequest:
         self.is_head_only = False
         self.may_chunk = True
 
-    def head(self, port: int | None) -> HeadIn:
+    def head(self, port: int | None, asker: Authority | None = None) -> HeadIn:
         target, fields = self.url, self.fields
         if (absolute := _ABSOLUTE.fullmatch(target)) is not None:
             # RFC 9112, 3.2.2: the host that it names counts in place of the header.
@@ -54,6 +58,7 @@ class IncomingRequest:
             query=query.decode("latin-1"),
             headers=[(name.decode("ascii"), _text(name, value)) for name, value in fields],
             port=port,
+            asker=asker,
         )
 
     def stated_size(self, most: int) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import anyio
 import httptools
 
+from fallbackd.core.authority import Authority
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, ToCaller
 from fallbackd.fronts.gateway.incoming import HeadIn, IncomingRequest
 from fallbackd.fronts.gateway.room import Room, Share
@@ -61,8 +62,13 @@ class _Unreadable(Exception):
 class CallerLine(asyncio.Protocol):
     """See `RequestLine`. To be served by one task."""
 
-    def __init__(self, port: int | None, room: Room) -> None:
+    def __init__(self, port: int | None, room: Room, *, asker: Authority | None = None) -> None:
+        """
+        Args:
+            asker: What the process at the other end may ask; None: its token says.
+        """
         self._port = port
+        self._asker = asker
         self._share = Share(room)
         """Of the room, for the request that is answered."""
         self._parser: Any = httptools.HttpRequestParser(self)
@@ -109,7 +115,7 @@ class CallerLine(asyncio.Protocol):
             return None
         self._now = self._waiting.popleft()
         self._has_begun = self._is_chunked = False
-        return self._now.head(self._port)
+        return self._now.head(self._port, self._asker)
 
     async def _next(self, limit_s: float, *, is_begin_enough: bool = False) -> None:
         """Until a request has come, or the time is over."""

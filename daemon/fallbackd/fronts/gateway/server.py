@@ -15,6 +15,7 @@ import anyio.lowlevel
 import structlog
 from msgspec import structs
 
+from fallbackd.core.authority import Authority
 from fallbackd.fronts.gateway.answers import Aborted
 from fallbackd.fronts.gateway.incoming import HeadIn
 from fallbackd.fronts.gateway.line import CallerLine, RequestLine
@@ -79,12 +80,12 @@ class GatewayServer:
         self,
         handle: AnswerWith,
         *,
-        allows: Callable[[socket.socket], bool],
+        allows: Callable[[socket.socket], Authority | None],
         knows: Callable[[HeadIn], bool] = lambda _: True,
     ) -> None:
         """
         Args:
-            allows: Whether the peer of a Unix connection may ask.
+            allows: What the peer of a Unix connection may ask; None: nothing.
             knows: Whether a request shows that its caller may ask.
         """
         self._handle = handle
@@ -128,12 +129,14 @@ class GatewayServer:
         self, accepted: socket.socket, strangers: _Strangers, tasks: anyio.abc.TaskGroup
     ) -> None:
         is_unix = accepted.family == socket.AF_UNIX
-        if is_unix and not self._allows(accepted):
+        # Now, not with a request: what the process that connected is can be told while it is there.
+        asker = self._allows(accepted) if is_unix else None
+        if is_unix and asker is None:
             accepted.close()
             return
         port = None if is_unix else int(accepted.getsockname()[1])
         accepted.setblocking(False)
-        line = CallerLine(port, self.room)
+        line = CallerLine(port, self.room, asker=asker)
         tasks.start_soon(self._serve_one, line, accepted, strangers)
 
     def _has_place(self, line: CallerLine) -> bool:
