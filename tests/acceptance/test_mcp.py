@@ -1,5 +1,6 @@
 """The MCP server with a real daemon: clients that die, restarts, work that begets work."""
 
+import json
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from tests.client.mcp.driver import STATELESS, Session, session
+from tests.client.mcp.test_protocol import TOOLS
 from tests.support.agents import ECHO, HANGING, THROTTLED, backend_script, chain, ok
 from tests.support.daemon import HANG_S, ROOT, Daemon, running
 
@@ -196,7 +198,7 @@ def call(number, method, params):
             return found["result"]
 call(0, "initialize", {{"protocolVersion": "2025-11-25", "capabilities": {{}}}})
 names = [one["name"] for one in call(1, "tools/list", {{}})["tools"]]
-own = {{"prompt": "again", "backend": "bomb", "cwd": os.getcwd(), "wait_s": 600}}
+own = {{"prompt": "again", "backend": "bomb", "cwd": os.getcwd(), "wait_s": 600, **{more}}}
 found = call(2, "tools/call", {{"name": "delegate", "arguments": own}})
 print(json.dumps([names, found]))
 """
@@ -215,6 +217,7 @@ async def test_an_agent_that_delegates_to_itself_ends_at_the_second_level(
             python=sys.executable,
             socket=daemon.socket,
             env=kept if environment == "kept" else scrubbed,
+            more={},
         )
         (tmp_path / "bin" / "bomb").write_text(body)
         asked = {"prompt": "go", "backend": "bomb", "cwd": str(daemon.work_dir)}
@@ -224,8 +227,41 @@ async def test_an_agent_that_delegates_to_itself_ends_at_the_second_level(
         assert done["state"] == "succeeded", done
         started = (daemon.home / "started").read_text().splitlines()
         assert len(started) == 3  # levels 0, 1 and 2
-        assert done["text"].startswith('[["status"]')
+        assert json.loads(done["text"])[0] == TOOLS
         assert "2 levels deep at most" in done["text"]
+
+
+@pytest.mark.parametrize("asked", [{}, {"permissions": "read"}, {"permissions": "full"}])
+async def test_an_agent_that_may_only_read_delegates_with_that_alone(
+    tmp_path: Path, asked: dict[str, str]
+) -> None:
+    config = backend_script(tmp_path / "bin", "outer", ECHO)
+    config += backend_script(tmp_path / "bin", "bomb", ok("inner answer"))
+    async with running(tmp_path, config) as daemon:
+        environment = f'env={{"HOME": os.environ["HOME"], "PYTHONPATH": {str(ROOT / "client")!r}}}'
+        body = BOMB.format(python=sys.executable, socket=daemon.socket, env=environment, more=asked)
+        (tmp_path / "bin" / "outer").write_text(body)
+        done = await daemon.client.call(
+            "delegate",
+            {
+                "prompt": "go",
+                "backend": "outer",
+                "cwd": str(daemon.work_dir),
+                "permissions": "read",
+                "wait": "finished",
+            },
+            timeout_s=HANG_S,
+        )
+        names, found = json.loads(done["text"])
+        assert names == TOOLS
+        said = found["content"][0]["text"]
+        if asked.get("permissions") == "read":
+            assert "inner answer" in said
+        else:
+            wanted = asked.get("permissions", "workspace")
+            assert found["isError"]
+            assert f"`{wanted}`" in said
+            assert "`read`" in said
 
 
 async def test_fifty_calls_at_once_run_no_more_agents_than_the_host_may(tmp_path: Path) -> None:

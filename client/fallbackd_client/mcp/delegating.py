@@ -9,7 +9,7 @@ from fallbackd_client.errors import RpcError
 from fallbackd_client.mcp import place, questions
 from fallbackd_client.mcp.call import Abandoned
 from fallbackd_client.mcp.outcomes import handle, outcome, working
-from fallbackd_client.mcp.tools import DEFAULT_WAIT_S
+from fallbackd_client.mcp.tools import DEFAULT_LEVEL, DEFAULT_WAIT_S
 from fallbackd_client.wire.codes import BUSY
 from fallbackd_client.wire.states import END_STATES
 
@@ -84,6 +84,7 @@ def _accepted(call: Call, client: Client, request_id: str) -> dict[str, Json]:
         "mode": "interactive",
         "orphan_s": ORPHAN_S,
         "request_id": request_id,
+        "permissions": DEFAULT_LEVEL,
         **{name: given[name] for name in _PASSED_ON if name in given},
     }
     if "session" in given:

@@ -21,6 +21,9 @@ _TEXT: dict[str, Json] = {"type": "string"}
 _NUMBER: dict[str, Json] = {"type": "number"}
 _OBJECT: dict[str, Json] = {"type": "object"}
 DEFAULT_WAIT_S = 50.0
+LEVELS = ("read", "workspace", "full")
+DEFAULT_LEVEL = "workspace"
+"""Of work for which none is asked; it is asked for, so that an agent with less is told."""
 MAX_NUMBER = 1e9
 """Of seconds: some thirty years."""
 
@@ -116,7 +119,7 @@ TOOLS: tuple[Tool, ...] = (
             "model": _TEXT,
             "session": _text("name of a conversation to continue; default this one's"),
             "permissions": {
-                **_one_of("read", "workspace", "full"),
+                **_one_of(*LEVELS),
                 "description": "default workspace: may write below cwd",
             },
             "timeout_s": _number("stops the work"),
@@ -202,22 +205,22 @@ def _with_health_changes(tool: Tool) -> Tool:
     )
 
 
+_LOOKS = ("status", "health", "suggest")
+
+
 class Offer:
     """
     The tools of one server.
 
     Args:
         may_change_health: An agent that may could lift its own limits, so only its user says so.
-        inside: The attempt in which this process runs, as its environment says.
     """
 
-    def __init__(self, *, may_change_health: bool, inside: str | None) -> None:
-        tools = [
-            _with_health_changes(one) if one.name == "health" and may_change_health else one
-            for one in TOOLS
-        ]
-        self._tools = {one.name: one for one in tools}
-        self._is_inside: bool | None = True if inside else None
+    def __init__(self, *, may_change_health: bool) -> None:
+        self._plain = {one.name: one for one in TOOLS}
+        self._tools = dict(self._plain)
+        if may_change_health:
+            self._tools["health"] = _with_health_changes(self._plain["health"])
 
     @property
     def names(self) -> list[str]:
@@ -228,22 +231,35 @@ class Offer:
 
     def listed(self, connect: Callable[[], Client]) -> list[Json]:
         """
-        Their definitions. Work that was handed over is done, not handed on: inside of an attempt
-        only `status` is offered, and the daemon bounds what is called all the same.
+        Definitions of those that may be called, by the processes above this one, which the daemon
+        looks at. It does so again for each call.
         """
-        offered = ["status"] if self.is_inside(connect) else self.names
-        return [self._tools[name].definition for name in offered]
+        try:
+            with connect() as client:
+                found = client.call("daemon.ping")
+        except ClientError:  # each call says what is wrong
+            found = {}
+        most = found.get("permissions", LEVELS[-1])
+        if most is None:
+            return [self._plain[name].definition for name in _LOOKS]
+        if not found.get("attempt"):
+            return [one.definition for one in self._tools.values()]
+        return [
+            _within(one, most) if one.name == "delegate" else one.definition
+            for one in self._plain.values()
+        ]
 
-    def is_inside(self, connect: Callable[[], Client]) -> bool:
-        """By the environment, else by the processes above this one, which the daemon looks at."""
-        if self._is_inside is None:
-            try:
-                with connect() as client:
-                    found = client.call("daemon.ping")
-            except ClientError:  # it is asked again next time
-                return False
-            self._is_inside = bool(found.get("attempt"))
-        return self._is_inside
+
+def _within(delegate: Tool, most: str) -> dict[str, Json]:
+    """Its definition for an agent that may delegate no more than this."""
+    levels = list(LEVELS[: LEVELS.index(most) + 1])
+    schema = delegate.definition["inputSchema"]
+    asked = {**schema["properties"]["permissions"], "enum": levels}
+    narrowed = {**schema, "properties": {**schema["properties"], "permissions": asked}}
+    if DEFAULT_LEVEL not in levels:
+        narrowed["required"] = [*schema["required"], "permissions"]
+        asked["description"] = f"you may ask for {most}"
+    return {**delegate.definition, "inputSchema": narrowed}
 
 
 def load(tool: Tool) -> Callable[[Call], dict[str, Json]]:

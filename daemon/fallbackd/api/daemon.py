@@ -61,6 +61,7 @@ def daemon_ping(engine: "Engine", params: DaemonPingParams, caller: Caller) -> D
         at=engine.clock.now(),
         state="draining" if host.is_draining else "running",
         attempt=caller.authority.attempt,
+        permissions=None if caller.authority.who == "none" else caller.authority.permissions,
     )
 
 

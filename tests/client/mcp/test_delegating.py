@@ -388,7 +388,7 @@ def test_the_client_hears_of_the_call_for_as_long_as_its_user_thinks(
 ) -> None:
     monkeypatch.setattr("fallbackd_client.mcp.call.PROGRESS_EVERY_S", 0.0)
     (reading, asking_it), (hearing, writing) = os.pipe(), os.pipe()
-    offer = Offer(may_change_health=False, inside=None)
+    offer = Offer(may_change_health=False)
     lines = LineReader(reading), LineWriter(writing, reading)
     server = Server(*lines, path=str(tmp_path / "s"), offer=offer)
     thread = threading.Thread(target=server.serve)

@@ -162,6 +162,35 @@ def test_a_daemon_that_does_not_say_where_this_runs_is_asked_once_for_each_list(
 
 
 @pytest.mark.parametrize(
+    ("pong", "names", "levels"),
+    [
+        ({"permissions": "full"}, TOOLS, ["read", "workspace", "full"]),
+        ({}, TOOLS, ["read", "workspace", "full"]),
+        ({"attempt": "d1.1", "permissions": "full"}, TOOLS, ["read", "workspace", "full"]),
+        ({"attempt": "d1.1", "permissions": "workspace"}, TOOLS, ["read", "workspace"]),
+        ({"attempt": "d1.1", "permissions": "read"}, TOOLS, ["read"]),
+        ({"permissions": None}, ["status", "health", "suggest"], []),
+    ],
+)
+def test_the_tools_are_those_that_the_daemon_lets_this_process_call(
+    tmp_path: Path, pong: dict[str, Any], names: list[str], levels: list[str]
+) -> None:
+    with (
+        serving(tmp_path / "s", answering({"daemon.ping": pong})),
+        session(tmp_path / "s", "--allow-health") as s,
+    ):
+        s.initialize()
+        tools = {one["name"]: one for one in s.request("tools/list")["result"]["tools"]}
+    assert list(tools) == names
+    changes = tools["health"]["inputSchema"]["properties"]["action"]["enum"]
+    assert ("clear" in changes) is (pong in ({}, {"permissions": "full"}))
+    if levels:
+        schema = tools["delegate"]["inputSchema"]
+        assert schema["properties"]["permissions"]["enum"] == levels
+        assert ("permissions" in schema["required"]) is (levels == ["read"])
+
+
+@pytest.mark.parametrize(
     ("tool", "given", "words"),
     [
         ("delegate", {}, "needs the argument `prompt`"),

@@ -34,7 +34,6 @@ def register(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, client: Client) -> int:
     if args.action == "install":
         return _install(args)
-    from fallbackd_client.calls import inside_of
     from fallbackd_client.mcp.pipe import LineReader, LineWriter, take_over
     from fallbackd_client.mcp.server import Server
     from fallbackd_client.mcp.tools import Offer
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
             "an MCP server, for agents to start; add it to one: fallbackd-client mcp install AGENT"
         )
     reading, writing = take_over()
-    offer = Offer(may_change_health=args.allow_health, inside=inside_of())
+    offer = Offer(may_change_health=args.allow_health)
     Server(LineReader(reading), LineWriter(writing, reading), path=args.socket, offer=offer).serve()
     return exits.OK
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct, field
 
-from fallbackd_client.wire.bounds import CheckWord, DaemonStateWord, SessionName
+from fallbackd_client.wire.bounds import CheckWord, DaemonStateWord, Permissions, SessionName
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.health_shapes import HealthEntry, UsageRow
 from fallbackd_client.wire.methods.interactive import PlanUse
@@ -26,6 +26,8 @@ class DaemonPingResult(Struct, frozen=True, kw_only=True):
     """`running` or `draining`."""
     attempt: str | None = None
     """From inside which attempt the caller runs, by the processes above it."""
+    permissions: Permissions | None = "full"
+    """The most that the caller may delegate with; null: it may delegate nothing."""
 
 
 DAEMON_PING: Method[DaemonPingParams, DaemonPingResult] = Method(
