@@ -23,7 +23,7 @@ _OBJECT: dict[str, Json] = {"type": "object"}
 DEFAULT_WAIT_S = 50.0
 LEVELS = ("read", "workspace", "full")
 DEFAULT_LEVEL = "workspace"
-"""Of work for which none is asked; it is asked for, so that an agent with less is told."""
+"""Asked for where the agent names none, so that one with less is refused with both words."""
 MAX_NUMBER = 1e9
 """Of seconds: some thirty years."""
 

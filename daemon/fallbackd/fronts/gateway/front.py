@@ -40,7 +40,7 @@ JSON = [("content-type", "application/json")]
 class GatewayFront:
     """
     Args:
-        token: What persons send over TCP; asked for with each request, since it may change.
+        token: What a person sends over TCP; asked for with each request, since it may change.
         allowed_uids: Whose processes may use the Unix socket.
         authority_of: What the process at the other end of such a connection may ask.
         makers: The file of who made which response; None: known until the daemon ends.

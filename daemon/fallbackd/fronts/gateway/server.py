@@ -129,7 +129,7 @@ class GatewayServer:
         self, accepted: socket.socket, strangers: _Strangers, tasks: anyio.abc.TaskGroup
     ) -> None:
         is_unix = accepted.family == socket.AF_UNIX
-        # Now, not with a request: what the process that connected is can be told while it is there.
+        # Now, not with a request: the process that connected can be looked at while it is there.
         asker = self._allows(accepted) if is_unix else None
         if is_unix and asker is None:
             accepted.close()

@@ -88,6 +88,9 @@ def test_a_gateway_that_is_off_is_said_with_what_to_write(run_cli: RunCli) -> No
     assert "enabled = true" in ran.err
 
 
+NOWHERE = {"status": {"daemon": {"state_dir": "/nonexistent"}}}
+
+
 def test_the_token_is_read_and_made_anew_for_its_user_alone(
     run_cli: RunCli, tmp_path: Path
 ) -> None:
@@ -136,6 +139,16 @@ def answers(home: Path) -> Iterator[dict[str, Any]]:
     """Of a daemon whose gateway listens."""
     with listening(models=SERVED) as port:
         yield on(home, port)
+
+
+def test_inside_an_attempt_the_token_is_the_one_of_the_attempt(
+    run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Helpers of agents' settings ask for it: the person's is hidden from them."""
+    monkeypatch.setenv("FALLBACKD_GATEWAY_TOKEN", "of-the-attempt")
+    assert "there is no token" in run_cli(["gateway", "token"], NOWHERE).err
+    monkeypatch.setenv("FALLBACKD_ATTEMPT", "d1.1")
+    assert run_cli(["gateway", "token"], NOWHERE).out == "of-the-attempt\n"
 
 
 def test_a_new_token_names_the_settings_that_hold_the_old_one_and_what_writes_them(
