@@ -74,15 +74,19 @@ def with_agent(tmp_path: Path) -> str:
 
 async def said_inside(daemon: Daemon, code: str) -> tuple[str, Any]:
     """The attempt of a confined agent that may only read, and what it prints, as JSON."""
-    text = TALK.replace("SOCKET", repr(daemon.socket), 1)
-    text += f'\nprint(json.dumps(ask(connected()) if sys.argv[1:] == ["ping"] else {code}))\n'
-    path = daemon.bin_dir / "agent.py"
-    path.write_text(text)
-    program(daemon.bin_dir, "agent", f"exec {sys.executable} -I {path}")
-    given = {"backend": "agent", "prompt": "x", "cwd": str(daemon.work_dir), "permissions": "read"}
-    done = await daemon.client.call("delegate", {**given, "wait": "finished"})
+    talk = f'print(json.dumps(ask(connected()) if sys.argv[1:] == ["ping"] else {code}))'
+    done = await begun_inside(daemon, talk, permissions="read")
     assert done["state"] == "succeeded", done
     return done["attempts"][0]["attempt"], json.loads(done["text"])
+
+
+async def begun_inside(daemon: Daemon, code: str, **params: Any) -> dict[str, Any]:
+    path = daemon.bin_dir / "agent.py"
+    path.write_text(TALK.replace("SOCKET", repr(daemon.socket), 1) + code)
+    program(daemon.bin_dir, "agent", f"exec {sys.executable} -I {path}")
+    given = {"backend": "agent", "prompt": "x", "cwd": str(daemon.work_dir), **params}
+    done: dict[str, Any] = await daemon.client.call("delegate", {**given, "wait": "finished"})
+    return done
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -171,6 +175,39 @@ async def test_a_process_that_has_exited_before_it_was_looked_at_may_ask_next_to
         for one in refused:
             assert one["data"]["kind"] == "not_permitted"
             assert "it has exited already" in one["message"]
+
+
+KILLS = """
+def kills(place):
+    # The supervisor, as a program that carries no mark by which it would be ended.
+    if sys.argv[1:] != ["ping", "kills"]:
+        own = [sys.executable, "-I", __file__, "ping", "kills"]
+        os.execvp("env", ["env", "-i", "setsid", "-f", *own])
+    above = os.getppid()
+    while "fallbackd-run" not in open(f"/proc/{above}/comm").read():
+        above = int(open(f"/proc/{above}/stat").read().rpartition(")")[2].split()[1])
+    os.kill(above, 9)
+    while os.path.exists(f"/proc/{above}"):
+        time.sleep(0.01)
+    with open(place + ".new", "w") as file:
+        json.dump([ask(connected()), ask(connected(), "config.get")], file)
+    os.rename(place + ".new", place)
+    os._exit(0)
+"""
+
+
+async def test_an_agent_that_kills_its_supervisor_becomes_no_person(tmp_path: Path) -> None:
+    async with running(tmp_path, with_agent(tmp_path)) as daemon:
+        place = tmp_path / "said"
+        work = {"permissions": "full", "failover": False}
+        code = KILLS + f"kills({str(place)!r})"
+        await begun_inside(daemon, code, **work)
+        with anyio.fail_after(HANG_S):
+            while not place.exists():
+                await anyio.sleep(0.05)
+        pong, refused = json.loads(place.read_text())
+        assert (pong.get("attempt"), pong["permissions"]) == (None, None)
+        assert "was killed" in refused["message"]
 
 
 @pytest.mark.root

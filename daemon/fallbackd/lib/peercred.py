@@ -41,16 +41,16 @@ def peer(connection: socket.socket) -> PeerCredentials:
 def held(connection: socket.socket) -> Iterator[int]:
     """
     The process id of the peer, which is given to no other process meanwhile. Before Linux 6.5: of
-    the process that has that number now. 0: it is in no PID namespace that we can see.
+    the process that has that number now.
 
     Raises:
-        ProcessLookupError: It has exited, before or meanwhile.
+        ProcessLookupError: It has exited, before or meanwhile, or is in no PID namespace that this
+            process can see.
         OSError: No descriptor is free.
     """
     pid = peer(connection).pid
     if pid <= 0:
-        yield 0
-        return
+        raise ProcessLookupError(errno.ESRCH, "it is in a PID namespace that is not seen from here")
     handle = _pidfd(connection, pid)
     try:
         yield pid

@@ -191,15 +191,21 @@ class ProcessTransport:
     def above(self, pid: int) -> "Started | None":
         """
         What was started whose runner is above a process: as a sub-reaper it stays above everything
-        that its program starts. None: nothing that was started here.
+        that its program starts, and where it was killed, the launcher does. None: nothing that was
+        started here.
 
         Raises:
             OSError: It cannot be determined.
         """
         self._forget_ended()
-        if not (self._running or self._left):
-            return None
-        return runner_above(pid, self._runners())
+        runners = self._runners()
+        launcher = None if self._launcher is None else tree.process(self._launcher.pid)
+        if launcher is not None:
+            runners[launcher.pid] = Started(attempt="", directory="", runner=launcher)
+        found = runner_above(pid, runners) if runners else None
+        if found is not None and found.runner is launcher:
+            raise OSError(errno.ESRCH, "the supervisor of its attempt was killed")
+        return found
 
     def _runners(self) -> dict[int, "Started"]:
         """By process id, those that live; also of a runner that has not been heard yet."""

@@ -34,6 +34,8 @@ def main(control_fd: int) -> None:
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl(_PR_SET_NAME, b"fallbackd-start", 0, 0, 0)
     prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # prompts and keys come through; exec makes it dumpable
+    # What a runner that was killed has left is known as such, and reaped by the kernel.
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _catch_signals()
     gc.collect()
     gc.freeze()
