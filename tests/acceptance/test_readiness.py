@@ -153,6 +153,16 @@ async def test_a_package_says_the_version_before_its_program_is_run(tmp_path: Pa
         assert troubles_of(daemon) == []
 
 
+async def test_the_version_of_a_package_of_another_name_is_not_that_of_a_program_in_it(
+    tmp_path: Path,
+) -> None:
+    path = program(tmp_path / "bin", "opencode", "echo 1.18.33")
+    (tmp_path / "package.json").write_text('{"name": "my-site", "version": "2.1.4"}')
+    async with in_process(tmp_path, env={"PATH": f"{path.parent}:/usr/bin:/bin"}) as daemon:
+        assert daemon.engine.world.probe.known_version(str(path)) is None
+        assert troubles_of(daemon) == []
+
+
 def troubles_of(daemon: InProcess) -> list[Trouble]:
     return [one for one in troubles(Guard(()), None, daemon.engine) if one.kind == "version"]
 

@@ -29,7 +29,7 @@ def _key(program: str) -> tuple[str, int] | None:
 
 
 def _of_package(program: str) -> str | None:
-    """The version of the npm package that a program is in."""
+    """The version of the npm package that a program is in, and that is named like it."""
     place = Path(os.path.realpath(program)).parent
     for directory in (place, place.parent):
         try:
@@ -38,8 +38,10 @@ def _of_package(program: str) -> str | None:
             )
         except (OSError, ValueError, msgspec.DecodeError, RecursionError):
             continue
-        version = found.get("version") if isinstance(found, dict) else None
-        return version if isinstance(version, str) else None
+        package = found if isinstance(found, dict) else {}
+        name, version = package.get("name"), package.get("version")
+        if isinstance(name, str) and os.path.basename(program) in name:
+            return version if isinstance(version, str) else None
     return None
 
 
