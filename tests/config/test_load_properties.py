@@ -25,7 +25,7 @@ from fallbackd.config.schema import (
 )
 from fallbackd.config.show import as_dict
 from fallbackd.core.failures import Reason
-from fallbackd.core.policy import Defaults, Handoff
+from fallbackd.core.policy import Defaults, Handoff, Price
 
 WORDS = st.sampled_from(
     ["codex", "*", "generic-cli", "openai/gpt-5", "in-session", "rate_limit", "stderr", "(a", ""]
@@ -82,6 +82,7 @@ FILES = st.fixed_dictionaries(
         "gateway": table(GatewayTable),
         "interactive": table(InteractiveTable),
         "handoff": table(Handoff),
+        "prices": st.dictionaries(NAMES, table(Price), max_size=3),
         "share": table(ShareTable, group=st.text(), url_env=st.text()),
         "notify": table(NotifyTable, command=st.lists(st.text(), max_size=3), url=st.text()),
         "other": VALUES,
@@ -139,6 +140,7 @@ def test_every_top_level_key_is_exercised() -> None:
         "gateway",
         "interactive",
         "handoff",
+        "prices",
         "opencode",
         "share",
         "notify",

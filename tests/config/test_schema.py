@@ -37,6 +37,8 @@ def in_its_table(table: str, key: str, line: str) -> str:
             return line
         case "Defaults":
             return f"[defaults]\n{line}"
+        case "Price":
+            return f'[prices."gpt-5.3"]\n{line}'
         case "ReasonTable":
             return f"[policy.rate_limit]\n{line}"
         case "BackendTable" if key == "serve":

@@ -47,6 +47,14 @@ CASES: list[tuple[str, list[str]]] = [
             'defaults.default_cwd: "work": must be an absolute path or begin with ~/.',
         ],
     ),
+    (
+        "[prices]\na = 3\nb = { input = -1, output = 2 }\nc = { cached = 1 }",
+        [
+            "prices.a: 3 is not a table; it is left out.",
+            "prices.b.input: -1: must be a number from 0 to 1000000; the default 0 is used.",
+            "prices.c.cached: is not a known key; it has no effect.",
+        ],
+    ),
     ("defaults = 3", ["defaults: 3 is not a table; it is left out."]),
     (
         "[defualts]",

@@ -24,6 +24,7 @@ from tests.support.running_engine import (
     work,
 )
 
+from fallbackd.core.policy import Price
 from fallbackd.core.records import Delegation
 from fallbackd.engine import marking
 from fallbackd.engine.api import Engine
@@ -80,6 +81,17 @@ async def test_a_stream_is_a_sign_of_life_an_answer_and_usage(tmp_path: Path) ->
         usage = found.usage
         assert (usage.input_tokens, usage.output_tokens) == (INPUT_TOKENS, OUTPUT_TOKENS)
         assert any(one.offset > 0 for one in ear.progress)
+
+
+async def test_the_prices_of_the_configuration_say_what_a_delegation_cost(tmp_path: Path) -> None:
+    async with provider() as p:
+        config = settings(api(p, "a", model="m1"))
+        prices = {"m1": Price(input=2, output=10)}
+        config = structs.replace(config, policy=structs.replace(config.policy, prices=prices))
+        async with engine_for(tmp_path, config) as engine:
+            found = await work(engine, backend="a")
+            cost = (2 * INPUT_TOKENS + 10 * OUTPUT_TOKENS) / 1e6
+            assert found.usage.cost_usd == pytest.approx(cost)
 
 
 async def test_an_error_in_mid_stream_goes_to_the_next_backend_and_keeps_no_half(

@@ -241,7 +241,7 @@ class TokenUsage(Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     """Tokens of the answers."""
     cost_usd: float | None = None
-    """Cost in US dollars, where the provider says it."""
+    """Cost in US dollars, where the provider says it, or `[prices]` does."""
 
 
 class Delegation(Struct, frozen=True, kw_only=True):

@@ -112,10 +112,8 @@ async def report(engine: "Engine", params: ReportParams, caller: Caller) -> Repo
         attempt=None if params.attempt is None else AttemptId(params.attempt),
         lease=None if lease is None else AttemptId(lease),
         started_at=params.started_at,
-        usage=Usage(
-            input_tokens=used.input_tokens,
-            output_tokens=used.output_tokens,
-            cost_usd=used.cost_usd,
+        usage=engine.settings.policy.priced(
+            msgspec.convert(used, Usage, from_attributes=True), backend, params.model
         ),
         turn=turns.turn_of(params.turn),
         **_asked(engine, params, caller),

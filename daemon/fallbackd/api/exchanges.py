@@ -86,6 +86,7 @@ def _line(one: ExchangeRecord) -> Exchange:
         requested=one.requested,
         served_by=one.served_by,
         model=one.model,
+        reason=one.reason,
         usage=shapes.usage(one.usage),
         calls=sum(step.event == "Asked" for step in one.steps),
         began_at=one.began_at,

@@ -155,6 +155,10 @@ mode = "brief"
 max_turns = 20
 start_s = 60
 """,
+    "Price": """
+input = 1.25
+output = 10
+""",
     "GatewayTable": """
 enabled = true
 port = 41411

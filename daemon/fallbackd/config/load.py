@@ -45,7 +45,7 @@ from fallbackd.config.read_signatures import Signature, read_signatures
 from fallbackd.config.schema import File, Paths, ReasonTable
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import REASONS, Defaults, Handoff, Policy, ReasonPolicy
+from fallbackd.core.policy import REASONS, Defaults, Handoff, Policy, Price, ReasonPolicy
 
 VOICE_FILE = "voice-platform-health.json"
 _TOP = tuple(one.encode_name for one in msgspec.structs.fields(File))
@@ -161,6 +161,7 @@ def interpret(
     policy = Policy(
         defaults=defaults,
         handoff=_handoff(raw.get("handoff", {}), say),
+        prices=_prices(raw.get("prices", {}), say),
         any_is_built_in=not is_given,
         reasons=reasons,
         backends=known.backends,
@@ -229,6 +230,17 @@ def _defaults(raw: object, say: Say) -> Defaults:
 def _handoff(raw: object, say: Say) -> Handoff:
     plain = Handoff()
     return Handoff(**read(raw, Handoff, "handoff", say, in_use=lambda name: getattr(plain, name)))
+
+
+def _prices(raw: object, say: Say) -> dict[str, Price]:
+    plain = Price()
+    prices: dict[str, Price] = {}
+    for model, value in table(raw, "prices", say).items():
+        here = join("prices", model)
+        given = read(value, Price, here, say, in_use=lambda name: getattr(plain, name))
+        if given:
+            prices[model] = Price(**given)
+    return prices
 
 
 def _is_rooted(path: str) -> bool:

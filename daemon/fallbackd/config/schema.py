@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta, Struct
 
 from fallbackd.core.failures import Reason
-from fallbackd.core.policy import Defaults, Handoff, ReplayWord, Window
+from fallbackd.core.policy import Defaults, Handoff, Price, ReplayWord, Window
 
 Seconds = Annotated[float, Meta(ge=0.1, le=604_800)]
 # `$` alone would let a line end through.
@@ -380,6 +380,8 @@ class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """Backends: a built-in profile that is changed, or a new one."""
     chains: dict[str, tuple[str | EntryTable, ...]] | None = None
     """Which backends follow another; `*` for those without a chain of their own."""
+    prices: dict[ShortText, Price] | None = None
+    """What calls of HTTP APIs cost, by the id of the model, where the provider does not say it."""
     roles: dict[str, RoleTable] | None = None
     """Named kinds of work, with a chain and rules."""
     signatures: tuple[SignatureTable, ...] | None = None

@@ -39,6 +39,7 @@ def as_dict(loaded: Loaded) -> dict[str, Any]:  # a JSON document
             if _is_shown(backend)
         },
         "chains": _chains(policy),
+        "prices": {model: _fields(price) for model, price in policy.prices.items()},
         "roles": {name: _role(role) for name, role in policy.roles.items()},
         "opencode": _fields_if_set(loaded.opencode),
         "share": {} if loaded.share is None else _fields(loaded.share),

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 from fallbackd.core.ids import BackendId
+from fallbackd.core.protocol import Usage
 from fallbackd.core.reasons import DAY_S, Reason
 from fallbackd.core.reasons import ReasonPolicy as ReasonPolicy
 
@@ -287,6 +288,15 @@ class Handoff(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     its provider answers, and has the limit of every first output."""
 
 
+class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """`[prices.<model>]`: what an HTTP API bills, in US dollars for a million tokens."""
+
+    input: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+    """For a million tokens of prompts."""
+    output: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+    """For a million tokens of answers."""
+
+
 class Policy(Struct, frozen=True, kw_only=True, dict=True):
     """Everything that a decision reads besides the records. Its mappings are never changed."""
 
@@ -299,6 +309,8 @@ class Policy(Struct, frozen=True, kw_only=True, dict=True):
     any_is_built_in: bool = False
     """The chain `*` is the default for work without a backend or a role, not a user's choice."""
     roles: Mapping[str, Role] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    """By the id of the model, as its backend is asked for it."""
     rescues: bool = True
     """Whether failed turns of opencode sessions are taken to another model."""
     quotas: Mapping[str, str] = field(default_factory=dict)
@@ -329,6 +341,16 @@ class Policy(Struct, frozen=True, kw_only=True, dict=True):
     def wants_confined(self, backend: Backend) -> bool:
         """Whether the configuration asks for it."""
         return self.defaults.confine if backend.confine is None else backend.confine
+
+    def priced(self, usage: Usage, backend: BackendId, model: str | None) -> Usage:
+        """The usage with its cost, where the provider states none and the price is known."""
+        found = self.backends.get(backend)
+        price = self.prices.get(model or (None if found is None else found.model) or "")
+        is_free = found is None or not found.is_http or found.cost == "subscription"
+        if price is None or is_free or usage.cost_usd is not None or usage == Usage():
+            return usage
+        cost = price.input * usage.input_tokens + price.output * usage.output_tokens
+        return structs.replace(usage, cost_usd=round(cost / 1e6, 9))
 
     def wait_threshold_s(self, mode: str) -> float:
         fixed = self.defaults.wait_threshold_s

@@ -24,6 +24,11 @@ MAX_TEXT_CHARS = 4000
 """Of a sentence, which may repeat that name."""
 
 
+def shown_usd(cost: float) -> str:
+    """Never in powers of ten: the vectors of a few words cost a ten-millionth."""
+    return f"{cost:.9f}".rstrip("0").removesuffix(".")
+
+
 class ExchangeStep(Struct, frozen=True, kw_only=True):
     at: float
     event: str
@@ -36,6 +41,7 @@ class ExchangeRecord(Struct, kw_only=True):
     """
     Attributes:
         asked: The model that the caller named, or the beginning of a long name.
+        reason: Why the first backend did not answer.
         state: running, succeeded, failed, or cancelled: the caller has gone.
     """
 
@@ -48,6 +54,7 @@ class ExchangeRecord(Struct, kw_only=True):
     requested: str | None = None
     served_by: str | None = None
     model: str | None = None
+    reason: str | None = None
     usage: Usage = Usage()
     steps: list[ExchangeStep] = field(default_factory=list)
 
@@ -74,6 +81,8 @@ class ExchangeRecord(Struct, kw_only=True):
         text = f"{by} answered" + ("" if model is None else f" with {model}")
         if usage.input_tokens or usage.output_tokens:
             text += f": {usage.input_tokens} tokens in, {usage.output_tokens} out"
+        if usage.cost_usd is not None:
+            text += f", {shown_usd(usage.cost_usd)} USD"
         self.note("Answered", text, at=at)
 
 

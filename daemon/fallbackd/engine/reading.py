@@ -373,8 +373,10 @@ class Reader:
                 evidence = structs.replace(evidence, answered=True)
             failure = await self._judge(evidence) or unexplained(now=host.clock.now())
             failure = self._or_repairable(failure, evidence)
+        order = live.order
+        usage = host.settings.policy.priced(usage, order.backend, order.model)
         return AttemptEnded(
-            attempt=live.order.attempt,
+            attempt=order.attempt,
             failure=failure,
             exit_code=exit_code,
             effects=watch.effects,

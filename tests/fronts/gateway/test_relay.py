@@ -25,7 +25,7 @@ from fallbackd.backends.passage import (
     Passage,
 )
 from fallbackd.backends.spec import ApiMode
-from fallbackd.core.protocol import Evidence, HttpResponse
+from fallbackd.core.protocol import Evidence, HttpResponse, Usage
 from fallbackd.fronts.gateway import relay as relaying
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, NotAnswered
 from fallbackd.fronts.gateway.patience import Patience
@@ -199,7 +199,7 @@ async def outcome(
     async def broken(evidence: Evidence) -> None:
         marks.append(evidence)
 
-    async def said(has_said: bool) -> list[tuple[str, str]]:
+    async def said(has_said: bool, used: Usage | None) -> list[tuple[str, str]]:
         seen.is_said = has_said
         return []
 

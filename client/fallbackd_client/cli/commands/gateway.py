@@ -13,7 +13,7 @@ from fallbackd_client.cli.actions import add_actions
 from fallbackd_client.cli.output import UsageError, emit_json, note, show
 from fallbackd_client.cli.render import Style, clock, one_line
 from fallbackd_client.cli.settings import add_change_arguments, change
-from fallbackd_client.cli.views import now
+from fallbackd_client.cli.views import now, usage_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -190,7 +190,16 @@ def list_view(found: dict[str, Json], style: Style) -> str:
         ended_at, began_at = one.get("ended_at"), one["began_at"]
         took = "" if ended_at is None else f"{ended_at - began_at:.1f} s"
         served = one.get("served_by") or "-"
-        words = (one["exchange"], clock(began_at, now()), one["state"], took, served)
+        reason, model = one.get("reason"), one.get("model") or ""
+        words = (
+            one["exchange"],
+            clock(began_at, now()),
+            one["state"],
+            took,
+            served if not reason else f"{served} ({reason})",
+            model,
+            usage_words(one.get("usage")),
+        )
         lines.append("  ".join(one_line(word) for word in words if word))
     if not lines:
         return "no calls through the gateway since the daemon started"

@@ -26,6 +26,8 @@ class Exchange(Struct, frozen=True, kw_only=True):
     """The backend that answered."""
     model: str | None = None
     """The model that answered."""
+    reason: str | None = None
+    """Why the first backend did not answer, or was not asked."""
     usage: TokenUsage = TokenUsage()
     """What its answer used, as far as the provider said it."""
     calls: int = 0
@@ -66,6 +68,7 @@ EXCHANGE_LIST: Method[ExchangeListParams, ExchangeListResult] = Method(
                     "requested": "anthropic",
                     "served_by": "other",
                     "model": "m",
+                    "reason": "rate_limit",
                     "usage": {"input_tokens": 1200, "output_tokens": 80},
                     "calls": 2,
                     "ended_at": 1763890002.5,

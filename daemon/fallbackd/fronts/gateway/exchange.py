@@ -26,12 +26,13 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry
-from fallbackd.core.protocol import Evidence
+from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.core.reasons import FINAL
 from fallbackd.core.records import Verdict
 from fallbackd.core.routing.resolve import awaited
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
+from fallbackd.engine.exchanges import shown_usd
 from fallbackd.fronts.gateway import answers, choosing, pauses, routes
 from fallbackd.fronts.gateway.affinity import session_of
 from fallbackd.fronts.gateway.answers import (
@@ -140,6 +141,7 @@ class Exchange:
         finally:
             # What hears of its answer knows it too, so that it is not freed at once.
             self._body = Body(plain=None)
+            self._record.reason = self._reason or None
             self._engine.exchanges.end(self._record, state, at=self._engine.clock.now())
 
     async def _run(self) -> bool:
@@ -493,9 +495,13 @@ class Exchange:
                 return structs.replace(done, unsuited=f"{done.evidence.text}, the caller's limit")
             return done
         at = self._engine.clock.now()
-        self._record.answered(entry.backend, call.model, done.usage, at=at)
-        await report.succeeded(done)
+        usage = self._priced(done.usage, entry.backend, call.model)
+        self._record.answered(entry.backend, call.model, usage, at=at)
+        await report.succeeded(usage)
         return None
+
+    def _priced(self, usage: Usage, backend: str, model: str | None) -> Usage:
+        return self._engine.settings.policy.priced(usage, BackendId(backend), model)
 
     def _keep(self, response: str, backend: BackendId, credential: str | None) -> None:
         is_stored = self._asked.is_stored
@@ -513,13 +519,14 @@ class Exchange:
     def _relay(
         self, chosen: Resolution, report: CallReport, model: str | None, patience: Patience
     ) -> Relay:
-        async def begun(has_said: bool) -> list[tuple[str, str]]:
+        async def begun(has_said: bool, used: Usage | None) -> list[tuple[str, str]]:
             self._deadline.begun()
             # Known from here on: it can be cancelled while it is made.
             self._keep(relay.response_id, BackendId(name), chosen.credential)
             if has_said:
                 await report.answered()
-            return self.said(chosen.backend, model)
+            cost_usd = None if used is None else self._priced(used, name, model).cost_usd
+            return self.said(chosen.backend, model, cost_usd=cost_usd)
 
         async def broken(evidence: Evidence) -> None:
             answer = await report.broken(evidence)
@@ -543,7 +550,13 @@ class Exchange:
         )
         return relay
 
-    def said(self, backend: str | None = None, model: str | None = None) -> list[tuple[str, str]]:
+    def said(
+        self,
+        backend: str | None = None,
+        model: str | None = None,
+        *,
+        cost_usd: float | None = None,
+    ) -> list[tuple[str, str]]:
         """Headers of its answer: what became of it so far, and who answers."""
         said = {
             "x-fallbackd-served-by": backend,
@@ -553,6 +566,8 @@ class Exchange:
             "x-fallbackd-fallback-reason": self._reason or None,
             # Heeded by the clients of OpenAI and Anthropic, which send again by themselves.
             "x-should-retry": "false" if self._may_have_begun else None,
+            # An answer that is passed on piece by piece has left before its cost is known.
+            "x-fallbackd-cost-usd": None if cost_usd is None else shown_usd(cost_usd),
             "x-fallbackd-repaired": (self._repaired if backend else "") or None,
         }
         return [(name, value) for name, value in said.items() if value]

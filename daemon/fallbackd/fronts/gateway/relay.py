@@ -17,7 +17,7 @@ from fallbackd.backends import passage
 from fallbackd.backends.lines import read_object
 from fallbackd.backends.passage import LAST_EVENTS, AnswerWatch, Passage
 from fallbackd.backends.sieve import Sieve
-from fallbackd.core.protocol import Evidence, Exit, HttpResponse
+from fallbackd.core.protocol import Evidence, Exit, HttpResponse, Usage
 from fallbackd.fronts.gateway.answers import (
     Aborted,
     NotAnswered,
@@ -41,7 +41,8 @@ class Relay:
     """
     Args:
         is_whole: Nothing is passed on before all has arrived.
-        said: Our own headers, when the answer begins; called with whether it has said anything.
+        said: Our own headers, when the answer begins; called with whether it has said anything,
+            and what it used, where it is whole.
         broken: Called with why an answer that has begun cannot be finished, before the caller
             learns it.
     """
@@ -54,7 +55,7 @@ class Relay:
         *,
         name: str,
         is_whole: bool,
-        said: Callable[[bool], Awaitable[list[tuple[str, str]]]],
+        said: Callable[[bool, Usage | None], Awaitable[list[tuple[str, str]]]],
         broken: Callable[[Evidence], Awaitable[None]],
     ) -> None:
         self._asked = asked
@@ -336,7 +337,9 @@ class Relay:
         reply = reply_of(head)
         if length is not None:
             reply.headers.append(("content-length", str(length)))
-        reply.headers.extend(await self._said(self._watch.is_committed or length is not None))
+        used = None if length is None else self._watch.usage
+        is_said = self._watch.is_committed or length is not None
+        reply.headers.extend(await self._said(is_said, used))
         await self._caller.begin(reply)
         await self._caller.send(bytes(self._held))
         self._held.clear()

@@ -5,11 +5,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
-from fallbackd.backends.passage import AnswerWatch
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import Reported
 from fallbackd.core.failures import Reason
-from fallbackd.core.protocol import Evidence
+from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.core.turn import Turn
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
@@ -79,10 +78,10 @@ class CallReport:
             await self._say("answered")
             self._call["lease"] = None
 
-    async def succeeded(self, watch: AnswerWatch) -> None:
+    async def succeeded(self, usage: Usage) -> None:
         if self._proves:
             self._is_said = True
-            await self._say("success", usage=watch.usage)
+            await self._say("success", usage=usage)
         else:
             await self.released()
 
