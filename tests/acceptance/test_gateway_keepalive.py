@@ -33,6 +33,17 @@ async def test_a_held_answer_is_preceded_by_keep_alives(tmp_path: Path, mode: st
         assert said.count(b"data: ") == plain.content.count(b"data: ") > 1
 
 
+async def test_keep_alives_before_a_list_of_json_leave_it_one(tmp_path: Path) -> None:
+    more = {"hold": "whole", "first": HANGS_FIRST, "gateway": OFTEN}
+    async with gate(tmp_path, mode="generate_content", **more) as g:
+        g.api.behave("one", "hang")
+        path, key = g.path().partition("?")[0], {"x-api-key": g.token}
+        answer = await g.client.post(path, json=g.body(), headers=key)
+        assert answer.content.startswith(b"\n")
+        assert answer.headers["content-type"].startswith("application/json")
+        assert len(json.loads(answer.content)) > 1
+
+
 @pytest.mark.parametrize("mode", KINDS)
 async def test_the_last_failure_is_reported_behind_them_without_a_good_end(
     tmp_path: Path, mode: str

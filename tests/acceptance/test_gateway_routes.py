@@ -2,11 +2,13 @@
 
 import gzip
 import json
+import re
 from itertools import product
 from pathlib import Path
 
+import httpx2
 import pytest
-from tests.support.gateway import ENDS, gate, over_http_1_0
+from tests.support.gateway import ENDS, gate, over_http_1_0, read_into
 
 
 async def test_a_question_whether_anything_listens_needs_no_token_and_says_nothing(
@@ -87,15 +89,49 @@ async def test_models_with_colons_and_slashes_are_asked_for_as_google_asks(tmp_p
         assert [call.model for call in g.api.calls("three")] == ["vendor%2Fqwen3%3A8b"]
 
 
-async def test_a_stream_of_google_that_is_no_event_stream_is_refused(tmp_path: Path) -> None:
-    async with gate(tmp_path, mode="generate_content") as g:
+def _unnamed(stream: bytes) -> bytes:
+    """Without the name of the answer, which is another one each time."""
+    return re.sub(rb'"resp\w+"', b'"resp"', stream)
+
+
+@pytest.mark.parametrize("hold", ["commit", "whole"])
+async def test_a_stream_of_google_without_events_is_a_list_of_the_same_pieces(
+    tmp_path: Path, hold: str
+) -> None:
+    async with gate(tmp_path, mode="generate_content", hold=hold) as g:
+        g.api.behave("one", "503")
+        plain = await g.ask()
+        wanted = b"[" + b",\r\n".join(_unnamed(plain.content).split(b"data: ")[1:]) + b"]"
         for query in ("", f"?key={g.token}", "?alt=json"):
             path = g.path().partition("?")[0] + query
             answer = await g.client.post(path, json=g.body(), headers={"x-goog-api-key": g.token})
-            assert answer.status_code == 400
-            assert "alt=sse" in answer.json()["error"]["message"]
-        assert g.api.log == []
-        assert (await g.ask()).status_code == 200
+            assert _unnamed(answer.content) == wanted.replace(b"\n\n", b"")
+            assert answer.headers["content-type"].startswith("application/json")
+        head, rest = await over_http_1_0(g, "POST", path, json.dumps(g.body()).encode())
+        assert f"content-length: {len(rest)}".encode() in head
+        assert len(rest) == len(answer.content)
+        assert len(json.loads(rest)) > 1
+        refused = await g.client.post(
+            f"{path}&alt=proto", json=g.body(), headers={"x-goog-api-key": g.token}
+        )
+        assert refused.status_code == 400
+        assert len(g.api.calls("two")) == 5
+
+
+async def test_a_list_that_breaks_off_has_no_end(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="generate_content") as g:
+        g.api.behave("one", "truncated")
+        path, got = g.path().partition("?")[0], bytearray()
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await read_into(got, g, path)
+        *pieces, last = json.loads(got + b"]")
+        assert pieces
+        assert last["error"]["message"] == "one broke off its answer"
+        g.api.behave("one", "cut_early")
+        await g.daemon.client.call("health", {"action": "clear"})
+        answer = await g.client.post(path, json=g.body(), headers={"x-goog-api-key": g.token})
+        assert answer.headers["x-fallbackd-served-by"] == "two"
+        assert json.loads(answer.content)
 
 
 async def test_a_compressed_body_is_passed_on_as_it_is_or_with_its_model(tmp_path: Path) -> None:

@@ -182,9 +182,9 @@ def last_event(stream: str) -> dict[str, Any]:
     return dict(json.loads(events[-1]))
 
 
-async def read_into(got: bytearray, gate: Gate, **headers: str) -> None:
+async def read_into(got: bytearray, gate: Gate, path: str = "", **headers: str) -> None:
     async with gate.client.stream(
-        "POST", gate.path(), json=gate.body(), headers={"x-api-key": gate.token, **headers}
+        "POST", path or gate.path(), json=gate.body(), headers={"x-api-key": gate.token, **headers}
     ) as answer:
         assert answer.status_code == 200, (answer.status_code, await answer.aread())
         async for piece in answer.aiter_raw():

@@ -72,6 +72,8 @@ class Passage(Struct, frozen=True, kw_only=True):
     is_streamed: bool
     side: str = ""
     """`count_tokens`, `compact`, `embeddings` …: a question beside the conversation of the API."""
+    is_listed: bool = False
+    """What is streamed is wanted as one list of JSON, and not as events."""
     query: str = ""
     is_single: bool = True
     """One answer is wanted, and not several to choose from."""

@@ -74,7 +74,9 @@ def _check_mode(endpoint: Endpoint, given: dict[str, Any], path: str, say: Say) 
 
 _ASKED = frozenset({"contents", "input", "messages", "model", "prompt", "stream"})
 """What a request is about, and how its answer comes."""
-_ACTING = frozenset({"background", "mcp_servers", "n", "previous_response_id", "tools"})
+_ACTING = frozenset(
+    {"background", "conversation", "mcp_servers", "n", "previous_response_id", "tools"}
+)
 """What makes a request one of another kind, which only its caller can."""
 
 

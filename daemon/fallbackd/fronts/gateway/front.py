@@ -21,6 +21,7 @@ from fallbackd.fronts.gateway.exchange import Exchange
 from fallbackd.fronts.gateway.incoming import HeadIn
 from fallbackd.fronts.gateway.keepalive import kept_alive
 from fallbackd.fronts.gateway.line import RequestLine
+from fallbackd.fronts.gateway.lists import ListCaller
 from fallbackd.fronts.gateway.makers import Makers
 from fallbackd.fronts.gateway.outgoing import Outgoing
 from fallbackd.fronts.gateway.patience import Impatience
@@ -167,7 +168,9 @@ class GatewayFront:
             asked = routes.asked(route, request, body.plain)
         except Unreadable as error:
             raise Refusal(400, str(error), "invalid_body") from error
-        kept = kept_alive(line, asked, every_s=self._rules.keepalive_s)
+        listed = ListCaller(line) if asked.is_listed else None
+        kept = kept_alive(listed or line, asked, every_s=self._rules.keepalive_s)
+        caller = kept or listed or line
         exchange = Exchange(
             self._engine,
             self._pass_on,
@@ -176,7 +179,7 @@ class GatewayFront:
             asker=asker,
             headers=request.headers,
             body=body,
-            caller=kept or line,
+            caller=caller,
             pauses=self._pauses,
             impatience=self._impatience,
             choices=self._choices,
@@ -185,12 +188,14 @@ class GatewayFront:
         )
         try:
             await (exchange.run() if kept is None else kept.during(exchange.run))
+            if listed is not None:
+                await listed.end()
         except (Aborted, anyio.EndOfStream):
             raise
         except Exception as error:
             refusal = self._refusal(error, request)
             refusal.said = exchange.said()
-            await _tell(kept or line, mode, refusal)
+            await _tell(caller, mode, refusal)
 
     async def _body(self, request: HeadIn, line: RequestLine) -> encodings.Body:
         most = self._limits.max_body_bytes

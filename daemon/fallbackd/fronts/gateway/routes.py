@@ -130,8 +130,9 @@ def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:
             form that is not passed on.
     """
     is_google = route.mode == "generate_content"
-    if is_google and route.is_streamed and parse_qs(request.query).get("alt") != ["sse"]:
-        raise Unreadable("a stream is answered as server-sent events only: add ?alt=sse")
+    form = parse_qs(request.query).get("alt", ["json"])[-1] if is_google else ""
+    if is_google and form not in ("json", "sse"):
+        raise Unreadable("an answer is JSON (alt=json), or a stream of events (alt=sse)")
     if body is None:
         accepted = dict(request.headers).get("accept", "")
         found = AskedBody(stream="text/event-stream" in accepted, tools=UNKNOWN)
@@ -148,6 +149,7 @@ def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:
         model=model,
         is_streamed=route.is_streamed if is_google else is_streamed,
         side=route.side,
+        is_listed=route.is_streamed and form == "json",
         query="" if is_google else request.query,
         is_single=bytes(found.n) in (b"1", b"null"),
         previous=found.previous if route.mode == "responses" else None,
