@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.provider_answers import Stream, stream
+from tests.support.other_json import leaves, replaced
+from tests.support.provider_answers import Stream, stream, whole
 from tests.support.provider_frames import TEXT, Answer
 from tests.support.provider_refusals import Dialect
 
@@ -421,3 +422,28 @@ def test_the_words_of_vendors_for_an_end_are_known(finish: str, reason: str) -> 
 def test_a_prompt_that_google_blocks_is_a_matter_of_policy() -> None:
     body = json.dumps({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}})
     assert reason_of(read("google", body)[0], "google-http") == "content_policy"
+
+
+@pytest.mark.parametrize("new", [None, [], {}, 7, "odd"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_field_of_another_type_is_read_as_one_that_is_missing(
+    dialect: Dialect, new: object
+) -> None:
+    answer = whole(dialect, Answer(model="m"))
+    for place in leaves(answer):
+        read(dialect, json.dumps(replaced(answer, place, new)))
+    made = stream(dialect, Answer(model="m"))
+    for frame in {*made.head, *made.tail}:
+        begin, _, data = frame.partition("data: ")
+        value = {} if "[DONE]" in data else json.loads(data)
+        for place in leaves(value):
+            read(dialect, f"{begin}data: {json.dumps(replaced(value, place, new))}\n\n")
+
+
+def test_a_generation_that_broke_is_one_also_where_its_connection_broke_then() -> None:
+    made = frames("google")
+    broken = "".join((*made.head, *made.tail)).replace('"STOP"', '"network_error"')
+    for cut in (False, True):
+        found, _ = read("google", broken, cut=cut)
+        assert isinstance(found, Evidence)
+        assert found.code == "broken_generation"

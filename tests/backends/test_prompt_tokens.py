@@ -34,6 +34,11 @@ def test_text_counts_by_its_characters_wherever_it_stands() -> None:
     assert 2000 <= tokens(said) <= 2010
 
 
+def test_a_schema_of_a_tool_may_name_several_types() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": ["string", "null"]}}}
+    assert tokens({"tools": [{"parameters": schema}], "messages": []}) < 20
+
+
 def test_a_signature_is_no_text() -> None:
     assert tokens({"messages": [{"thinking": "x", "signature": DATA}]}) < 10
 

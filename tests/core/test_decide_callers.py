@@ -79,6 +79,17 @@ def test_an_unknown_backend_is_rejected() -> None:
         assert rejection.kind == "unknown_backend"
 
 
+def test_a_failure_that_is_reported_names_the_scope_that_it_has_marked() -> None:
+    play = Playbook(policy_of("a"))
+    reported = Reported(
+        outcome="failure", backend=BackendId("a"), failure=fail(Reason.CRASH), luck=0.5
+    )
+    answer = play.when(reported).decision.answer
+    assert isinstance(answer, ReportAnswer)
+    assert answer.failure is not None
+    assert answer.failure.scope == "backend:a"
+
+
 def test_a_lease_is_given_where_a_trial_is_needed_and_only_one() -> None:
     play = Playbook(policy_of("a"))
     assert resolved(play, lease=LEASE).lease_id is None

@@ -359,7 +359,7 @@ class HttpParser:
         broke_off = self._evidence(
             exit, "truncated_response", f"the answer breaks off before its end{without}"
         )
-        is_certain = self.is_over or not self.may_repeat_end
+        is_certain = self.is_over or not self.may_repeat_end or is_broken_off(self.finish_word)
         if exit.truncated and (self.is_whole or not is_certain):
             return broke_off
         if self.has_ended:

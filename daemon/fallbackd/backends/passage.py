@@ -18,6 +18,7 @@ from fallbackd.backends import http_calls
 from fallbackd.backends.api_errors import error_event
 from fallbackd.backends.embeddings import EMBEDS
 from fallbackd.backends.http_endings import is_broken_off
+from fallbackd.backends.lines import words
 from fallbackd.backends.spec import ApiMode, Endpoint, Options
 from fallbackd.core.protocol import (
     Chunk,
@@ -254,7 +255,7 @@ def _tokens_of(request: object) -> int:
         elif isinstance(value, list):
             left.extend(value)
         elif isinstance(value, dict):
-            if value.get("type") in _FILES or not _INLINE.isdisjoint(value):
+            if words(value.get("type")) in _FILES or not _INLINE.isdisjoint(value):
                 files += 1
             else:
                 left.extend(one for name, one in value.items() if name not in _SEALED)

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, structs
 
+from fallbackd.backends.lines import words
 from fallbackd.backends.passage import WRITES
 from fallbackd.backends.spec import ApiMode, Options
 from fallbackd.core.protocol import Evidence
@@ -599,7 +600,7 @@ def _texts(value: Any, depth: int) -> Iterator[str]:  # any JSON value: it comes
             for one in value[:20]:
                 yield from _texts(one, depth - 1)
         case dict():
-            if value.get("code") in _CODES and isinstance(value.get("param"), str):
+            if words(value.get("code")) in _CODES and isinstance(value.get("param"), str):
                 yield f"unsupported parameter: '{value['param']}'"
             place, said = value.get("loc"), value.get("msg")
             if isinstance(place, list) and isinstance(said, str):

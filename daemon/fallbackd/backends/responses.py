@@ -118,7 +118,7 @@ class ResponsesParser(HttpParser):
             self.answered = True
             self.has_ended = bool(value.get("status"))
             self._complete(value)
-            if value.get("status") in _LATER:
+            if words(value.get("status")) in _LATER:
                 self.finish_word = IN_BACKGROUND
 
     def _complete(self, response: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ class ResponsesParser(HttpParser):
 
     def _read_item(self, place: int, item: object) -> None:
         found = fields(item)
-        self.has_open_call = found.get("type") in _CALLS
+        self.has_open_call = words(found.get("type")) in _CALLS
         self.has_other = self.has_other or words(found.get("type")) not in _TEXTS
         content = found.get("content")
         if found.get("type") != "message" or not isinstance(content, list):

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -83,6 +84,8 @@ class Reply(Struct):
     is_stream: bool = True
     missing: int = 0
     """Bytes that its head promises and that never come."""
+    status: int = 200
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 @asynccontextmanager
@@ -90,13 +93,16 @@ async def provider(replies: list[Reply]) -> AsyncIterator[str]:
     """Answers each request with the last of `replies`."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        length = head.partition(b"content-length:")[2].split(b"\r\n")[0]
+        asked = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = asked.partition(b"content-length:")[2].split(b"\r\n")[0]
         await reader.readexactly(int(length or 0))
         reply = replies[-1]
         kind = b"text/event-stream" if reply.is_stream else b"application/json"
         size = len(reply.body) + reply.missing
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\nconnection: close\r\n" % kind)
+        head = b"HTTP/1.1 %d X\r\ncontent-type: %s\r\nconnection: close\r\n"
+        writer.write(head % (reply.status, kind))
+        for name, value in reply.headers.items():
+            writer.write(f"{name}: {value}\r\n".encode())
         writer.write(b"content-length: %d\r\n\r\n%s" % (size, reply.body))
         await writer.drain()
         writer.close()

@@ -282,7 +282,7 @@ def _status(status: EventFields, session: str, *, now: float) -> Sequence[Fact]:
 def _error(error: EventFields, session: str) -> Sequence[Fact]:
     if not session or not error:
         return ()
-    if error.get("name") in ABORTED:
+    if str(error.get("name")) in ABORTED:
         return (Stopped(session=session),)
     return (Errored(session=session, evidence=error_evidence(error)),)
 

@@ -224,7 +224,7 @@ def _is_whole(info: EventFields) -> bool:
 def _is_aborted(info: EventFields) -> bool:
     error = _table(info.get("error"))
     if error:
-        return error.get("name") in ABORTED
+        return str(error.get("name")) in ABORTED
     is_over = isinstance(_table(info.get("time")).get("completed"), int | float)
     return is_over and not info.get("finish")
 

@@ -118,7 +118,7 @@ class RunningPrompt:
         if self._session is not None and self._session.is_earlier(event):
             return
         self._mind(event)
-        if event.get("type") in HANDED_ON:
+        if str(event.get("type")) in HANDED_ON:
             self._heard.append(event)
         self._news.set()
 
@@ -302,7 +302,7 @@ class RunningPrompt:
         for message in reversed(messages):
             info = message.get("info", {})
             if info.get("role") == "assistant" and info.get("summary") is not True:
-                parts = [p for p in message.get("parts", []) if p.get("type") in _FINAL_PARTS]
+                parts = [p for p in message.get("parts", []) if str(p.get("type")) in _FINAL_PARTS]
                 return self._own("fallbackd.final", message={"info": info, "parts": parts})
         return None
 
