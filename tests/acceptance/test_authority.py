@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.support.agents import backend_script, ok
 from tests.support.daemon import Daemon, running
+from tests.support.running_engine import until
 
 ASK = r"""
 import json, os, socket, sys
@@ -167,3 +168,140 @@ async def test_others_do_not_exist_for_an_agent_and_its_own_work_does(tmp_path: 
         for (method, params), answer in zip(hidden, answers[4:], strict=True):
             assert answer["error"]["code"] == -32001, (method, params, answer)
         assert (await daemon.client.call("session.get", {"session": "theirs"}))["session"]
+
+
+async def test_an_agent_sees_that_backends_are_there_but_no_path_account_or_work_of_others(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, config(tmp_path)) as daemon:
+        work = {"prompt": "x", "backend": "helper", "cwd": str(daemon.work_dir), "wait": "finished"}
+        await daemon.client.call("delegate", {**work, "session": "theirs"})
+        note = {"note": "secret words", "ttl_s": 60}
+        await daemon.client.call(
+            "health", {"action": "mark", "target": "helper", "reason": "secret", **note}
+        )
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("status", {"verbose": True, "programs": True}),
+            ("health", {"action": "list"}),
+            ("suggest", {"goal": "x"}),
+            ("resolve", {"backend": "agent"}),
+            ("classify", {"evidence": {"text": "429 Too Many Requests", "http_status": 429}}),
+            ("daemon.ping", {}),
+            ("status", {"session": "theirs"}),
+            ("resolve", {"backend": "agent", "session": "theirs"}),
+            ("resolve", {"backend": "agent", "lease": True}),
+            (
+                "report",
+                {"backend": "agent", "outcome": "failure", "evidence": {"http_status": 429}},
+            ),
+            ("report", {"backend": "agent", "outcome": "success", "session": "theirs"}),
+            ("events.subscribe", {}),
+        ]
+        answers = await asked(daemon, *calls)
+        status = answers[0]["result"]
+        assert status["health"]["helper"]["state"] == "broken"
+        (own,) = (await daemon.client.call("delegation.list", {"backend": "agent"}))["delegations"]
+        assert answers[5]["result"]["attempt"] == f"{own['delegation']}.1"
+        for number, answer in enumerate(answers[:6]):
+            assert "result" in answer, calls[number]
+            text = json.dumps(answer)
+            state = (await daemon.client.call("status"))["daemon"]["state_dir"]
+            for hidden in ("theirs", "secret", str(daemon.work_dir), state):
+                assert hidden not in text, calls[number]
+        for number, answer in enumerate(answers[6:], 6):
+            assert answer["error"]["data"]["kind"] in ("unknown", "not_permitted"), calls[number]
+
+
+async def test_who_asked_is_on_record_and_explained(tmp_path: Path) -> None:
+    async with running(tmp_path, config(tmp_path)) as daemon:
+        work = {"prompt": "x", "backend": "helper", "cwd": str(daemon.work_dir), "wait": "finished"}
+        (answer,) = await asked(daemon, ("delegate", work))
+        inner = await daemon.client.call("delegation.get", answer["result"])
+        outer = inner["parent"]
+        assert inner["asked_by"] == f"{outer}.1"
+        explained = await daemon.client.call("explain", {"delegation": inner["delegation"]})
+        assert f"asked for from inside {outer} by attempt {outer}.1" in json.dumps(explained)
+
+
+ALLOWED = """
+[roles.lead]
+chain = ["agent"]
+[authority.lead]
+may = ["delegate:workspace"]
+"""
+
+
+async def test_a_role_may_be_given_more_and_those_below_it_only_what_it_has(tmp_path: Path) -> None:
+    async with running(tmp_path, config(tmp_path, ALLOWED)) as daemon:
+        cwd = str(daemon.work_dir)
+        work = {"prompt": "x", "backend": "helper", "cwd": cwd, "permissions": "workspace"}
+        calls = [
+            ("delegate", {**work, "wait": "finished"}),
+            ("delegate", {**work, "permissions": "full"}),
+            ("delegate", {**work, "role": "lead", "permissions": "read", "wait": "accepted"}),
+        ]
+        done, refused, lead = await asked(
+            daemon, *calls, backend=None, role="lead", permissions="read"
+        )
+        assert done["result"]["state"] == "succeeded"
+        assert "asked for `full`, this agent has `workspace`" in refused["error"]["message"]
+        assert lead["result"]["delegation"]
+        checked = await daemon.client.call("config.check")
+        assert any("agents of the role" in one["message"] for one in checked["warnings"])
+
+
+DETACHED = (
+    r"""
+import os, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+middle = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == middle or os.path.exists(os.environ["HOME"] + "/wait"):
+    time.sleep(0.01)
+"""
+    + ASK
+    + r"""
+sys.stdout.flush()
+open(os.environ["HOME"] + "/done", "w").close()
+"""
+)
+
+
+async def test_a_process_without_parent_stays_inside_when_the_daemon_is_started_anew(
+    tmp_path: Path,
+) -> None:
+    script = f"""cat >/dev/null
+cat > "$HOME/ask.py" <<'END'
+{DETACHED}
+END
+touch "$HOME/wait" "$HOME/begun"
+env -i HOME="$HOME" XDG_RUNTIME_DIR="$XDG_RUNTIME_DIR" {sys.executable} "$HOME/ask.py"
+until test -e "$HOME/done"; do sleep 0.05; done
+"""
+    bin_dir = tmp_path / "bin"
+    text = backend_script(bin_dir, "agent", script, more='allow_env = ["XDG_RUNTIME_DIR"]')
+    async with running(tmp_path, text) as daemon:
+        home = Path(daemon.env["HOME"])
+        (home / "asked").write_text(json.dumps([("daemon.ping", {}), ("daemon.drain", {})]))
+        work = await daemon.client.call(
+            "delegate",
+            {
+                "prompt": "x",
+                "backend": "agent",
+                "cwd": str(daemon.work_dir),
+                "permissions": "full",
+                "wait": "accepted",
+                "env": {"XDG_RUNTIME_DIR": daemon.env["XDG_RUNTIME_DIR"]},
+            },
+        )
+        await until(lambda: (home / "begun").exists())
+        await daemon.kill()
+        await daemon.start()
+        (home / "wait").unlink()
+        done = await daemon.client.call("delegation.wait", {"delegation": work["delegation"]})
+        ping, drain = map(json.loads, done["text"].splitlines())
+        assert ping["result"]["attempt"] == f"{work['delegation']}.1"
+        assert drain["error"]["data"]["kind"] == "not_permitted"

@@ -10,6 +10,7 @@ from tests.support.config_file import as_toml
 
 from fallbackd.config import load as loading
 from fallbackd.config.schema import (
+    AuthorityTable,
     BackendTable,
     EntryTable,
     File,
@@ -72,6 +73,7 @@ FILES = st.fixed_dictionaries(
         ),
         "chains": st.dictionaries(NAMES, ENTRIES, max_size=3),
         "roles": st.dictionaries(NAMES, table(RoleTable, chain=ENTRIES), max_size=3),
+        "authority": st.dictionaries(NAMES, table(AuthorityTable), max_size=3),
         "signatures": st.lists(
             table(SignatureTable, pattern=st.text(), reason=st.just("auth")), max_size=3
         ),
@@ -136,6 +138,7 @@ def test_every_top_level_key_is_exercised() -> None:
         "backends",
         "chains",
         "roles",
+        "authority",
         "signatures",
         "gateway",
         "interactive",

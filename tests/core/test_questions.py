@@ -134,7 +134,7 @@ def test_a_person_may_let_another_backend_do_it() -> None:
     play.when(succeeded("d1.1")).then(answers("d1"))
     assert play.delegation("d1").served_by == "gemini"
     [told] = play.noted("question.answered")
-    assert told.fields["answered_by"] == {"uid": 1000, "pid": 77}
+    assert told.fields["answered_by"] == {"uid": 1000, "pid": 77, "attempt": None}
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ class ScriptedEngine:
         if not await self.store.flush():
             raise NotKept(f"{what}: {self.store.problem}")
 
-    async def cancel(self, delegation_id: str) -> Delegation:
+    async def cancel(self, delegation_id: str, *, by: str | None = None) -> Delegation:
         return await self.delegation(delegation_id)
 
     async def delegation(self, delegation_id: str, authority: Authority = PERSON) -> Delegation:
@@ -219,7 +219,7 @@ class ScriptedEngine:
         return [one for each in self.found.values() for one in each.questions]
 
     async def answer(
-        self, question: str, *, choice: str, note: str | None, uid: int, pid: int | None
+        self, question: str, *, choice: str, note: str | None, uid: int, pid: int | None, **by: Any
     ) -> Question:
         self.calls.append(("answer", (question, choice, note, uid, pid)))
         self._raise("answer")

@@ -190,6 +190,8 @@ class AnsweredBy(Struct, frozen=True, kw_only=True):
     """User id of the process that answered."""
     pid: int | None = None
     """Its process id."""
+    attempt: str | None = None
+    """The attempt inside which it ran; null: it was a person's."""
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -212,6 +214,8 @@ class Question(Struct, frozen=True, kw_only=True):
     """Session of the delegation."""
     role: str | None = None
     """Role of the delegation."""
+    asked_by: str | None = None
+    """The attempt from inside which the delegation was requested; null: a person requested it."""
     deadline_at: float | None = None
     """When the delegation ends without an answer; null: never."""
     answered_at: float | None = None
@@ -319,6 +323,8 @@ class Delegation(Struct, frozen=True, kw_only=True):
     """The model of the last attempt."""
     parent: str | None = None
     """The delegation from inside which this one was requested."""
+    asked_by: str | None = None
+    """The attempt from inside which it was requested; null: a person requested it."""
     blocked_by: str | None = None
     """The delegation whose session or directory it waits for."""
     orphan_s: float | None = None

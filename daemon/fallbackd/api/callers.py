@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 import msgspec
+from msgspec import structs
 
 from fallbackd.api import chains, shapes, turns
 from fallbackd.api.errors import ApiError
@@ -42,6 +43,14 @@ if TYPE_CHECKING:
 
 
 async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> ResolveResult:
+    authority = caller.authority
+    if params.session is not None and not authority.is_person:
+        await engine.session(params.session, authority)
+    if params.lease and not authority.is_person:
+        raise ApiError(
+            "not_permitted",
+            f"lease: a probe decides for others; you are asking from {authority.place}",
+        )
     asked = ResolveRequested(
         backend=None if params.backend is None else BackendId(params.backend),
         **_asked(engine, params, caller),
@@ -103,6 +112,16 @@ def _why(retry_at: float | None, *, is_empty: bool) -> str:
 
 async def report(engine: "Engine", params: ReportParams, caller: Caller) -> ReportResult:
     backend = BackendId(params.backend or "")  # `normalised` has seen that there is one
+    authority, seen_of_it = caller.authority, params.evidence
+    if not authority.is_person:
+        if params.session is None:
+            raise ApiError(
+                "not_permitted",
+                "session: name one that you have begun; the calls of others are reported by their"
+                f" callers, and you are asking from {authority.place}",
+            )
+        if seen_of_it is not None:  # its words are no evidence: an agent can write any
+            seen_of_it = structs.replace(seen_of_it, text=None, body=None)
     used = params.usage or TokenUsage()
     lease = params.lease.id if isinstance(params.lease, Lease) else params.lease
     seen = Reported(
@@ -121,7 +140,7 @@ async def report(engine: "Engine", params: ReportParams, caller: Caller) -> Repo
     answer = await callers.report(
         engine,
         seen,
-        evidence=None if params.evidence is None else shapes.evidence(params.evidence),
+        evidence=None if seen_of_it is None else shapes.evidence(seen_of_it),
         asked=params.prompt,
         next_lease=params.next_lease,
     )

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -106,21 +107,26 @@ MAX_ACTIVE = 100
 
 
 async def status(engine: "Engine", params: StatusParams, caller: Caller) -> StatusResult:
-    one = None if params.session is None else await engine.session(params.session)
+    begun = caller.authority.has_begun
+    one = None
+    if params.session is not None:
+        one = await engine.session(params.session, caller.authority)
     recent = await engine.sessions(limit=MAX_SESSIONS) if one is None else (one,)
     ended = await engine.store.finished_counts()
     snapshot = engine.snapshot()
     return StatusResult(
         daemon=_daemon(engine, caller),
         health=health_entries(snapshot, engine.settings.policy, now=engine.clock.now()),
-        sessions=tuple(shapes.session(each) for each in recent),
+        sessions=tuple(shapes.session(each) for each in recent if begun(each)),
         delegations=_counts(
             tuple(engine.as_seen(each) for each in snapshot.active.values()),
             ended,
-            of_session=params.session,
+            shown=lambda each: begun(each) and params.session in (None, each.session),
         ),
         questions=tuple(
-            shapes.question(each) for each in await engine.questions(session=params.session)
+            shapes.question(each)
+            for each in await engine.questions(session=params.session)
+            if caller.authority.is_person
         ),
         session=None if one is None else shapes.session(one),
         usage=None
@@ -222,10 +228,10 @@ def _store(store: "Store") -> str:
 
 
 def _counts(
-    active: tuple[Delegation, ...], ended: dict[str, int], *, of_session: str | None
+    active: tuple[Delegation, ...], ended: dict[str, int], *, shown: Callable[[Delegation], bool]
 ) -> DelegationCounts:
     states = Counter(one.state for one in active)
-    shown = [one for one in active if of_session in (None, one.session)]
+    listed = [one for one in active if shown(one)][:MAX_ACTIVE]
     return DelegationCounts(
         running=states["running"],
         waiting=states["waiting"],
@@ -233,7 +239,7 @@ def _counts(
         awaiting_answer=states["awaiting_answer"],
         finished_total=sum(ended.values()),
         by_state=ended,
-        active=tuple(shapes.delegation_line(one) for one in shown[:MAX_ACTIVE]),
+        active=tuple(shapes.delegation_line(one) for one in listed),
     )
 
 

@@ -176,9 +176,10 @@ async def delegation_cancel(
     if params.request_id is not None:
         found = await engine.cancel_request(params.request_id, caller.authority)
     elif params.session is not None:
-        found = await engine.cancel_session(params.session)
+        found = await engine.cancel_session(params.session, caller.authority)
     else:
-        found = await engine.cancel(DelegationId(params.delegation or ""))  # `normalised` has seen
+        name = DelegationId(params.delegation or "")  # `normalised` has seen that there is one
+        found = await engine.cancel(name, by=caller.authority.attempt)
     return await _shown(engine, found, caller)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from fallbackd.api.concealing import concealed
 from fallbackd.api.errors import ApiError
 from fallbackd.api.host import Caller
 from fallbackd_client.wire.envelope import Method
@@ -60,6 +61,8 @@ class Handler(Generic[P, R]):
         if names_one and not caller.authority.is_person:
             await _require_own(engine, params, caller)
         result: R = await self.handle(engine, params, caller)  # type: ignore[misc]
+        if not caller.authority.is_person:
+            result = concealed(result)
         if self.method.promises == "record" and not getattr(params, "only_reads", False):
             await engine.require_kept(self.method.name)
         return result

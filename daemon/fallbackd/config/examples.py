@@ -133,6 +133,9 @@ include_text = true
 repeat_after_s = 600
 max_per_hour = 30
 """,
+    "AuthorityTable": """
+may = ["delegate:workspace", "answer"]
+""",
     "OpencodeTable": """
 enabled = false
 servers = ["http://127.0.0.1:4096", { url = "http://127.0.0.1:4097", password_env = "OC_PASSWORD" }]

@@ -35,7 +35,7 @@ from fallbackd.config.import_hermes import FILE_NAME as HERMES
 from fallbackd.config.import_jkz import ALL as JKZ
 from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.read_backends import Backends, read_backends
-from fallbackd.config.read_chains import KnownNames, read_chains, read_roles
+from fallbackd.config.read_chains import KnownNames, read_authority, read_chains, read_roles
 from fallbackd.config.read_gateway import Gateway, check_held, read_gateway, without_circles
 from fallbackd.config.read_interactive import Interactive, read_interactive
 from fallbackd.config.read_notify import Notify, read_notify
@@ -155,6 +155,7 @@ def interpret(
     )
     chains = read_chains(raw.get("chains", {}), known, say)
     roles = read_roles(raw.get("roles", {}), chains, known, say)
+    may = read_authority(raw.get("authority", {}), roles, say)
     check_held(gateway, {*chains, *roles, *known.backends}, say)
     signatures = read_signatures(raw["signatures"], say) if "signatures" in raw else ()
     is_given = isinstance(raw.get("chains"), Mapping) and profiles.ANY in raw["chains"]
@@ -167,6 +168,7 @@ def interpret(
         backends=known.backends,
         chains=chains,
         roles=roles,
+        may=may,
         rescues=opencode.enabled,
         quotas=opencode.quotas,
     )

@@ -7,7 +7,7 @@ from msgspec import Struct, structs
 
 from fallbackd.config import profiles
 from fallbackd.config.fields import Say, convert, guess, join, read, show, table
-from fallbackd.config.schema import EntryTable, ReturnTable, RoleTable, ShortText
+from fallbackd.config.schema import AuthorityTable, EntryTable, ReturnTable, RoleTable, ShortText
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import HOPPING, Backend, Entry, Policy, Role, implicit_backend
@@ -123,6 +123,24 @@ def read_roles(
         role = Role(name=name, **given)
         roles[name] = structs.replace(role, on_outage=role.outage_policy)
     return roles
+
+
+def read_authority(raw: object, roles: Mapping[str, Role], say: Say) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for name, value in table(raw, "authority", say).items():
+        path = join("authority", name)
+        may = read(value, AuthorityTable, path, say).get("may") or ()
+        if name not in roles:
+            say(path, f"names no role in [roles]; it has no effect.{guess(name, roles)}")
+        elif may:
+            found[name] = tuple(may)
+            words = ", ".join(may)
+            say(
+                join(path, "may"),
+                f"agents of the role {show(name)} may do more through the daemon than their own"
+                f" permissions allow: {words}. A page that they read may ask them to.",
+            )
+    return found
 
 
 def _role_chain(

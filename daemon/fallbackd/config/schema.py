@@ -237,6 +237,15 @@ class RoleTable(Struct, frozen=True, kw_only=True):
     """How long a question waits for a person; default: without an end."""
 
 
+class AuthorityTable(Struct, frozen=True, kw_only=True):
+    """`[authority.<role>]`: what agents of a role may do through the daemon beyond their own
+    permissions."""
+
+    may: tuple[Literal["delegate:workspace", "delegate:full", "answer"], ...] | None = None
+    """`delegate:workspace` or `delegate:full`: delegate work with these permissions; `answer`:
+    answer the questions of work that they have delegated."""
+
+
 class SignatureTable(Struct, frozen=True, kw_only=True):
     """One of `[[signatures]]`: a line of output that means a failure."""
 
@@ -384,6 +393,8 @@ class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """What calls of HTTP APIs cost, by the id of the model, where the provider does not say it."""
     roles: dict[str, RoleTable] | None = None
     """Named kinds of work, with a chain and rules."""
+    authority: dict[str, AuthorityTable] | None = None
+    """What the agents of a role may do through the daemon beyond their own permissions."""
     signatures: tuple[SignatureTable, ...] | None = None
     """Lines of output that mean a failure, tried before the built-in ones."""
     opencode: OpencodeTable | None = None

@@ -41,6 +41,7 @@ def as_dict(loaded: Loaded) -> dict[str, Any]:  # a JSON document
         "chains": _chains(policy),
         "prices": {model: _fields(price) for model, price in policy.prices.items()},
         "roles": {name: _role(role) for name, role in policy.roles.items()},
+        "authority": {name: {"may": list(may)} for name, may in policy.may.items()},
         "opencode": _fields_if_set(loaded.opencode),
         "share": {} if loaded.share is None else _fields(loaded.share),
         "notify": _notify(loaded.notify),

@@ -154,6 +154,8 @@ class CancelRequested(Struct, frozen=True, kw_only=True, tag="cancel_requested")
     delegation: DelegationId
     why: str | None = None
     """What its end says; null: the caller wants it."""
+    asked_by: AttemptId | None = None
+    """The attempt from inside which it was asked for."""
 
 
 class KeepRequested(Struct, frozen=True, kw_only=True, tag="keep_requested"):
@@ -172,6 +174,8 @@ class QuestionAnswered(Struct, frozen=True, kw_only=True, tag="question_answered
     note: str | None = None
     uid: int
     pid: int | None = None
+    attempt: AttemptId | None = None
+    """The one from inside which it was answered."""
 
 
 class ResolveRequested(Struct, frozen=True, kw_only=True, tag="resolve_requested"):

@@ -35,6 +35,8 @@ class AnsweredBy(Struct, frozen=True, kw_only=True):
 
     uid: int
     pid: int | None = None
+    attempt: str | None = None
+    """The one in which that process ran; null: a person answered."""
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -43,6 +45,8 @@ class Question(Struct, frozen=True, kw_only=True):
     delegation: DelegationId
     session: str
     role: str | None = None
+    asked_by: str | None = None
+    """The attempt that asked for the work; null: a person did."""
     kind: QuestionKind
     text: str
     options: tuple[Option, ...]

@@ -18,7 +18,7 @@ from fallbackd.core.events import (
     SessionEnded,
 )
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.ids import DelegationId, SessionId
+from fallbackd.core.ids import AttemptId, DelegationId, SessionId
 from fallbackd.core.protocol import Usage
 from fallbackd.core.questions import Question
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
@@ -236,17 +236,20 @@ class Engine(Performer):
             is_over = event.is_set()
         return await self.delegation(delegation), is_over
 
-    async def cancel(self, delegation: DelegationId, why: str | None = None) -> Delegation:
+    async def cancel(
+        self, delegation: DelegationId, why: str | None = None, *, by: AttemptId | None = None
+    ) -> Delegation:
         """
         Returns when the work is proven stopped.
 
         Args:
             why: What its end says; None: its caller wants it.
+            by: The attempt from inside which it is asked for.
         """
         found = await self.delegation(delegation)
         if found.is_ended:
             return found
-        await self.handle(CancelRequested(delegation=delegation, why=why))
+        await self.handle(CancelRequested(delegation=delegation, why=why, asked_by=by))
         ended, _ = await self.wait(delegation, until="finished", timeout_s=None)
         return ended
 
@@ -269,9 +272,9 @@ class Engine(Performer):
                 " nothing is begun"
             )
         self._withdrawn.pop(request_id, None)  # sent again, it is known
-        return await self.cancel(found.delegation)
+        return await self.cancel(found.delegation, by=authority.attempt)
 
-    async def cancel_session(self, session: str) -> Delegation:
+    async def cancel_session(self, session: str, authority: Authority = PERSON) -> Delegation:
         """
         Stop everything that is unfinished in a session: what waits before what runs, so that it
         does not begin. Returns what was begun first, or what ended last where all has ended.
@@ -284,7 +287,7 @@ class Engine(Performer):
         if not unfinished:
             raise Unknown(f"no delegation in session {session!r}; see `fallbackd-client sessions`")
         for one in sorted(unfinished, key=lambda one: one.created_at, reverse=True):
-            ended = await self.cancel(one.delegation)
+            ended = await self.cancel(one.delegation, by=authority.attempt)
         return ended
 
     async def require_kept(self, what: str) -> None:
@@ -420,13 +423,11 @@ class Engine(Performer):
 
     # --- questions -------------------------------------------------------------------------
 
-    async def answer(
-        self, question: str, *, choice: str, note: str | None, uid: int, pid: int | None
-    ) -> Question:
+    async def answer(self, question: str, *, choice: str, note: str | None, **by: Any) -> Question:
         """See `asked.answer`."""
         note = None if note is None else self.world.redact(note)
         await self.follow_workspaces()
-        return await asked.answer(self, question, choice=choice, note=note, uid=uid, pid=pid)
+        return await asked.answer(self, question, choice=choice, note=note, **by)
 
     async def questions(
         self, *, session: str | None = None, only_open: bool = True, limit: int = 100

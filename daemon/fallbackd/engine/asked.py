@@ -1,7 +1,7 @@
 """Questions as callers see them: which are open, and the answer of a person."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from fallbackd.core.changes import Decision
 from fallbackd.core.events import Event, QuestionAnswered
@@ -20,10 +20,13 @@ class AskedHost(Protocol):
 
 
 async def answer(
-    host: AskedHost, question: str, *, choice: str, note: str | None, uid: int, pid: int | None
+    host: AskedHost, question: str, *, choice: str, note: str | None, **by: Any
 ) -> Question:
     """
     Take what a person has chosen. Returns the question as it is on record now.
+
+    Args:
+        by: `uid`, `pid` and `attempt` of `QuestionAnswered`.
 
     Raises:
         Unknown, Refused: There is no such question, no such choice, or it is closed.
@@ -33,7 +36,7 @@ async def answer(
     if delegation is None:
         raise Unknown(f"no question {question!r}; see `fallbackd-client questions`")
     event = QuestionAnswered(
-        question=question, delegation=delegation, choice=choice, note=note, uid=uid, pid=pid
+        question=question, delegation=delegation, choice=choice, note=note, **by
     )
     try:
         decision = await host.handle(event)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-_SO_PEERPIDFD = 77
+SO_PEERPIDFD = 77
 _UCRED = struct.Struct("3i")
 
 
@@ -79,7 +79,7 @@ def _pidfd(connection: socket.socket, pid: int) -> int:
     Source: unix(7), SO_PEERPIDFD; net/core/sock.c.
     """
     try:
-        return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+        return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.ESRCH, errno.ENODATA):
             raise _exited() from error

@@ -108,7 +108,7 @@ RESOLVE: Method[ResolveParams, ResolveResult] = Method(
     read_only=False,  # with `lease` it takes one
     who="any",
     promises="nothing",
-    errors=("unknown", "refused", "draining"),
+    errors=("unknown", "refused", "draining", "not_permitted"),
     summary="Show which backend would be used now, with a verdict for every candidate.",
     example=(
         {"backend": "codex", "lease": True},

@@ -1,5 +1,7 @@
 """From a request to a delegation: what is refused before one exists, and what it starts with."""
 
+from typing import Any
+
 from msgspec import structs
 
 from fallbackd.core.authority import lower_replay
@@ -9,6 +11,7 @@ from fallbackd.core.effects import OpenWindow, WakeAt
 from fallbackd.core.events import CancelRequested, DelegateRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.policy import TMUX_SESSION, Entry, Policy, ReplayWord, Role
 from fallbackd.core.records import Delegation
 from fallbackd.core.routing.candidates import candidates_for, find_role, own_chain
@@ -49,7 +52,10 @@ def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
     if opened.tmux_window is not None:
         most = policy.defaults.tmux_windows
         case.effects.append(OpenWindow(delegation=event.delegation, most=most))
-    case.note("delegation.accepted", opened, backend=opened.requested, role=event.role)
+    who: dict[str, Any] = {} if opened.asked_by is None else {"asked_by": opened.asked_by}
+    case.note("delegation.accepted", opened, backend=opened.requested, role=event.role, **who)
+    if parent is not None:
+        case.tell(opened, "accepted", outcome=_asked_from(opened.asked_by, parent.delegation))
     if by is not None:
         apply(case, behind(case, by), event="accepted")
     else:
@@ -75,6 +81,11 @@ def _not_at_all(
         or _not_its_session(case, event)
         or _too_much(case, event)
     )
+
+
+def _asked_from(attempt: AttemptId | None, parent: DelegationId) -> str:
+    by = "" if attempt is None else f" by attempt {attempt}"
+    return f"asked for from inside {parent}{by}; it gets no more than that has"
 
 
 def _blocked(case: Case, opened: Delegation, by: Delegation) -> Decision:
@@ -342,7 +353,8 @@ def cancel_requested(case: Case, event: CancelRequested) -> Decision:
     why = event.why or BY_CALLER
     if not delegation.cancelling:
         case.update(cancelling=True, message=event.why)
-    case.tell(delegation, "cancel requested", outcome="stops the work")
+    by = "" if event.asked_by is None else f", asked for by attempt {event.asked_by}"
+    case.tell(delegation, "cancel requested", outcome=f"stops the work{by}")
     if delegation.running is None:
         apply(case, ended("cancelled", why), event="cancel requested")
         return case.finish()

@@ -32,17 +32,18 @@ def question_answered(case: Case, event: QuestionAnswered) -> Decision:
     answered = structs.replace(
         question,
         answered_at=case.now,
-        answered_by=AnsweredBy(uid=event.uid, pid=event.pid),
+        answered_by=AnsweredBy(uid=event.uid, pid=event.pid, attempt=event.attempt),
         choice=event.choice,
         note=event.note,
         closed_at=case.now,
     )
     close_question(case, answered, text=f"{answered.question} is answered: {answered.choice}")
     case.update(last_activity_at=case.now)
+    by = event.attempt or f"user {event.uid}"
     case.tell(
         delegation,
         "question answered",
-        outcome=f"user {event.uid} chose {answered.choice} for {answered.question}",
+        outcome=f"{by} chose {answered.choice} for {answered.question}",
         evidence=answered.note or "",
     )
     _act(case, answered)

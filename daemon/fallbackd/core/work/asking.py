@@ -54,7 +54,7 @@ def close_question(case: Case, question: Question, *, text: str) -> None:
         question=question.question,
         choice=question.choice,
         note=question.note,
-        answered_by=None if by is None else {"uid": by.uid, "pid": by.pid},
+        answered_by=None if by is None else structs.asdict(by),
         text=text,
     )
     case.effects.append(GoOn(delegation=case.delegation.delegation))
@@ -72,6 +72,7 @@ def ask(case: Case, step: Ask, *, event: str) -> None:
         delegation=one.delegation,
         session=one.session,
         role=one.role,
+        asked_by=one.asked_by,
         kind=step.kind,
         text=with_rules(step.text, step.usable),
         options=options_with(step.usable, wait=step.wait),
