@@ -20,6 +20,7 @@ from fallbackd.core.events import (
     ReadinessSeen,
     Reported,
     ResolveRequested,
+    Woke,
 )
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.record import Health, is_leased, view
@@ -303,7 +304,9 @@ class Laws:
         made = [made for each in one.seen.active.values() for made in each.turn.marks]
         if any(mark.before == outage for mark in made):
             return  # a mark was withdrawn
-        if outage.source == "provider":
+        before = None if old is None else old.outage
+        is_kept = before is not None and before.until_at == outage.until_at
+        if outage.source == "provider" and not is_kept:
             bound_s = BELIEVED_S.get(outage.reason, 6 * 3600.0)
             is_bounded = outage.until_at is not None and outage.until_at - one.now <= bound_s + 1
             what = f"{health.scope} is out until {outage.until_at}, which nobody can know"
@@ -317,6 +320,11 @@ class Laws:
                 name = str(one.event.backend)
                 is_so = self.stage.was_missing(self.stage.member(name))
                 self.require(is_so, f"{what}, but its program is there")
+            case Woke(delegation=name):  # a stated wait is given up, since another one is usable
+                last = one.seen.active[name].attempts[-1].attempt
+                blame = self.stage.programs.blame_of(last)
+                is_so = outage.reason in blame
+                self.require(is_so, f"{what} after {last}, which has shown {sorted(blame)}")
             case AttemptEnded(attempt=attempt):
                 blame = self.stage.programs.blame_of(attempt)
                 is_so = outage.reason in blame
