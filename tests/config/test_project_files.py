@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fallbackd.config.project_files import FoundFiles, look, stamp_of
+from fallbackd.config.agent_files import read_agent
+from fallbackd.config.fallback_file import read_fallbacks
+from fallbackd.config.project_files import MAY_DECIDE, FoundFiles, look, stamp_of
+from fallbackd.config.voice import read_voice
 from fallbackd.core.ids import BackendId
 
 
@@ -83,3 +86,29 @@ def test_a_damaged_file_leaves_the_patterns_of_the_user_in_force(places: Places)
     file.write_text(json.dumps({"patterns": ["come back later"]}))
     places.chain(places.project / ".opencode", "project/m").write_text("[]")
     assert [one.pattern for one in places.look(places.project).rules] == ["(?i)come\\ back\\ later"]
+
+
+def test_what_each_file_in_reach_of_agents_may_decide_is_declared_field_by_field() -> None:
+    assert {kind: set(kind.__struct_fields__) for kind in MAY_DECIDE} == {
+        kind: set(fields) for kind, fields in MAY_DECIDE.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "place", ["~/.bashrc", "$(touch pwned)", "/bin/sh -c pwned", "http://192.0.2.1/v1"]
+)
+def test_no_file_in_reach_of_agents_names_a_place_a_command_or_an_address(place: str) -> None:
+    keys = ("logPath", "agents", "logging", "command", "baseURL", "path", "reason")
+    text = json.dumps(
+        dict.fromkeys(keys, place)
+        | {"marked_at": 1.0, "ttl_seconds": 9, "fallback": {"models": [place, "a/m"], "url": place}}
+    )
+    read = (
+        read_fallbacks(text, path="f.json", home="/home/u"),
+        read_agent(text, path="a.json", say=lambda *_: None),
+        read_voice(f'{{"codex": {text}}}', path="v.json", now=2.0).marks[0],
+    )
+    assert [type(found) for found in read] == list(MAY_DECIDE)
+    for found in read:
+        for field, word in MAY_DECIDE[type(found)].items():
+            assert word == "itself" or place not in str(getattr(found, field)), field

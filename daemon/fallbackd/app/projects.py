@@ -11,7 +11,7 @@ import structlog
 from fallbackd.app.opencode_log import OpencodeLog, log_path
 from fallbackd.classify.rules import Rule
 from fallbackd.config.fallback_file import NEWER, OLDER
-from fallbackd.config.fields import Problem
+from fallbackd.config.fields import Problem, problem
 from fallbackd.config.files import WRITING_S
 from fallbackd.config.load import Loaded
 from fallbackd.config.project_files import OWN, FoundFiles, look, stamp_of
@@ -29,6 +29,7 @@ USER = ""
 class Projects:
     def __init__(self, engine: Engine, log: OpencodeLog, *, home: str) -> None:
         self._watched = Watched(engine)
+        self._planted = engine.planted
         self._log = log
         self._home = os.path.realpath(home)
         self._found: OrderedDict[str, FoundFiles] = OrderedDict()
@@ -124,17 +125,13 @@ class Projects:
         for one in found.warnings:
             log.warning("config.questioned", path=one.path, message=one.message)
         was_good = before is not None and before.is_valid and before.project is not None
-        if not found.is_valid and before is not None and was_good:
+        if directory and (attempt := await self._planted.left_by(p for p, _, _ in found.stamp)):
+            why = f"{attempt} changed it, so it is not used; look at it, and change it yourself."
+            found = _kept(before, found, problem(found.path or directory, why))
+        elif not found.is_valid and before is not None and was_good:
             # The last good configuration stays in force after a mistake.
             log.error("config.kept", directory=directory, path=found.path)
-            found = FoundFiles(
-                project=before.project,
-                fallbacks=before.fallbacks,
-                path=before.path,
-                rules=before.rules,
-                warnings=found.warnings,
-                stamp=found.stamp,
-            )
+            found = _kept(before, found)
         elif found.project is not None:
             log.info("config.imported", directory=directory, path=found.path)
         self._found[directory] = found
@@ -146,6 +143,19 @@ class Projects:
         self._watched.take_projects(
             {name: one.project for name, one in self._found.items() if one.project is not None}
         )
+
+
+def _kept(before: FoundFiles | None, found: FoundFiles, *warnings: Problem) -> FoundFiles:
+    """What held before, with what there is to say about what is there now."""
+    before = before or FoundFiles()
+    return FoundFiles(
+        project=before.project,
+        fallbacks=before.fallbacks,
+        path=before.path,
+        rules=before.rules,
+        warnings=(*found.warnings, *warnings),
+        stamp=found.stamp,
+    )
 
 
 def watched_servers(loaded: Loaded, environ: Mapping[str, str]) -> dict[str, str | None]:

@@ -17,11 +17,11 @@ from fallbackd.classify.rules import Rule
 from fallbackd.config.fields import Problem, Say, guess, join, problem, show
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
+from fallbackd.core.opencode.projects import NAMES
 from fallbackd.core.policy import REASONS, Entry, Project, ReasonPolicy, Role, implicit_backend
 from fallbackd.core.protocol import Evidence
 
-NEWER = "model-fallback.json"
-OLDER = "rate-limit-fallback.json"
+NEWER, OLDER = NAMES
 ANY = "*"
 LOGS = ".local/share/opencode/logs"
 """Below the home directory: where users of these files look for the log."""

@@ -17,17 +17,45 @@ Nothing is written, and no file is followed out of the directory that it lies in
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from msgspec import Struct, field
 
 from fallbackd.classify.rules import Rule
-from fallbackd.config.agent_files import read_agent
+from fallbackd.config.agent_files import AgentFile, read_agent
 from fallbackd.config.fallback_file import NEWER, OLDER, Fallbacks, read_fallbacks
 from fallbackd.config.fields import Problem, Say, problem
 from fallbackd.config.files import read_content
+from fallbackd.config.voice import VoiceMark
 from fallbackd.core.policy import Project
 from fallbackd.lib.directories import levels
 
+Decides = Literal["which models", "when", "what is a failure", "a log in its place", "itself"]
+MAY_DECIDE: Mapping[type[Struct], Mapping[str, Decides]] = {
+    Fallbacks: {
+        "enabled": "when",
+        "chains": "which models",
+        "fallback_on": "when",
+        "window_s": "when",
+        "healthy_after_s": "when",
+        "max_fallback_depth": "when",
+        "rules": "what is a failure",
+        "logging": "a log in its place",
+        "log_level": "a log in its place",
+        "log_path": "a log in its place",
+        "agent_dirs": "which models",
+        "is_older": "itself",
+        "is_valid": "itself",
+        "warnings": "itself",
+    },
+    AgentFile: {"name": "which models", "models": "which models"},
+    VoiceMark: {"backend": "when", "words": "itself", "since_at": "when", "ttl_s": "when"},
+}
+"""
+What files that agents may write can decide, by the fields that are read of them: never a place to
+write to, a command to run, an address to send to. What an attempt has changed of a project's
+decides nothing (`engine.planted`).
+"""
 USERS = ".config/opencode"
 OWN = ".opencode"
 MAX_AGENT_FILES = 500

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.ids import AttemptId, DelegationId, SessionId
+from fallbackd.core.opencode.projects import FILES
 from fallbackd.core.records import Delegation
 from fallbackd.engine.runs import Runs
 from fallbackd.lib.digests import changed_since, digests
@@ -56,9 +57,8 @@ class Left(Struct, frozen=True, kw_only=True):
 class Planted:
     def __init__(self, runs: Runs, kinds: Mapping[str, BackendKind], *, home: str) -> None:
         self._runs = runs
-        self._names = tuple(
-            dict.fromkeys(one for kind in kinds.values() for one in kind.project.places)
-        )
+        of_kinds = (one for kind in kinds.values() for one in kind.project.places)
+        self._names = tuple(dict.fromkeys((*of_kinds, *FILES)))
         self._home = os.path.realpath(home)
         self._running: dict[AttemptId, Pinned] = {}
         self._left: dict[str, Left] | None = None
@@ -113,6 +113,20 @@ class Planted:
                 or delegation.parent is not None
             )
         }
+
+    async def left_by(self, places: Iterable[str]) -> AttemptId | None:
+        """The attempt that has left one of these files as it is now, or that changes it."""
+        return await anyio.to_thread.run_sync(self._left_by, tuple(places))
+
+    def _left_by(self, places: tuple[str, ...]) -> AttemptId | None:
+        seen, left = digests(places), self._read()
+        for other in tuple(self._running.values()):
+            for _ in _changed(other, seen):
+                return other.attempt
+        for place, digest in seen.items():
+            if (known := left.get(place)) is not None and known.digest == digest:
+                return known.attempt
+        return None
 
     def recall(self, attempt: AttemptId) -> None:
         """Know again an attempt that an earlier daemon has begun."""

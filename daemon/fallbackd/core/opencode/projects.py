@@ -12,6 +12,10 @@ from fallbackd.core.policy import REASONS, Entry, Policy, Project, ReasonPolicy,
 from fallbackd.core.records import Snapshot
 
 ANY = "*"
+NAMES = ("model-fallback.json", "rate-limit-fallback.json")
+"""The older form comes second."""
+FILES = tuple(f".opencode/{name}" for name in (*NAMES, "agent", "agents"))
+"""Where a project says to which models its sessions fail over."""
 
 
 def project_of(snapshot: Snapshot, event: Event) -> str:
