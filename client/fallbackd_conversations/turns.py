@@ -77,6 +77,15 @@ class Utterance(Struct, frozen=True, kw_only=True):
     """Beside the text."""
 
 
+_PLAIN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
+"""It can be a word of a command line, and a part of a path or pattern, that means nothing else."""
+
+
+def is_plain_id(id: str) -> bool:
+    """Whether a name of a conversation may be used: a program may have made it up."""
+    return _PLAIN_ID.fullmatch(id) is not None
+
+
 _JOINERS = "\u200c\u200d"
 
 

@@ -159,8 +159,11 @@ def tokens_of(one: Utterance) -> float:
 
 
 def as_text(said: Sequence[Utterance]) -> str:
-    """All of it, for a file."""
-    return "\n\n".join(f"## {_speaker(one)}\n\n{whole(one)}" for one in said) + "\n"
+    """All of it, for a file. Only what begins a line says whose turn it is."""
+    return (
+        "\n\n".join(f"## {_speaker(one)}\n\n{_set_in(whole(one).splitlines())}" for one in said)
+        + "\n"
+    )
 
 
 def brief(said: Sequence[Utterance], prompt: str, *, path: str = "") -> str:
@@ -190,8 +193,17 @@ def _quoted(one: Utterance) -> str:
     text = whole(one)
     if len(text) > BRIEF_CHARS:
         text = f"{text[: BRIEF_CHARS - 1]}…"
-    lines = text.splitlines() or [""]
-    return "\n".join((f"> {_speaker(one)}: {lines[0]}", *(f"> {line}" for line in lines[1:])))
+    first, *rest = text.splitlines() or [""]
+    said = f"> {_speaker(one)}: {first}"
+    return f"{said}\n{_set_in(rest)}" if rest else said
+
+
+_INSIDE = ">   "
+"""Before the lines of a message but the first, so that none looks like the first of another."""
+
+
+def _set_in(lines: list[str]) -> str:
+    return "\n".join(f"{_INSIDE}{line}" for line in lines)
 
 
 def _speaker(one: Utterance) -> str:

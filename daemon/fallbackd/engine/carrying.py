@@ -16,13 +16,21 @@ from msgspec import Struct
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId, DelegationId
-from fallbackd.core.past import AgentConversation, CarriedWord, Past
+from fallbackd.core.past import MAX_TURNS, AgentConversation, CarriedWord, Past
 from fallbackd.core.records import Delegation
 from fallbackd.core.work.remembering import refused
 from fallbackd.engine.confinement import footprint_of
 from fallbackd.engine.live import LiveHost, Prepared
 from fallbackd.engine.runs import Runs
-from fallbackd.engine.takeover import NotTaken, TakenOver, may_take, read_stored, take_over, up_to
+from fallbackd.engine.takeover import (
+    NotTaken,
+    TakenOver,
+    asked_by,
+    may_take,
+    read_stored,
+    take_over,
+    up_to,
+)
 from fallbackd_conversations import words
 from fallbackd_conversations.turns import Utterance
 
@@ -248,7 +256,9 @@ async def _said(host: LiveHost, past: Past, *, max_turns: int) -> tuple[Utteranc
         answers = [one.text for one in ours if one.role == "assistant"]
         stored = await read_stored(host, past.conversation)
         known = None if stored is None else up_to(stored, answers)
-        if known:
+        prompts = [one.text for one in ours if one.role == "user"]
+        is_whole = len(prompts) == len(past.turns) < MAX_TURNS
+        if known and (known := asked_by(known, prompts, is_whole=is_whole)):
             return known  # complete: no other program has changed it
     return ours
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 import structlog
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.health.scopes import find_backend
@@ -77,6 +77,39 @@ def up_to(said: Sequence[Utterance], answers: Sequence[str]) -> tuple[Utterance,
             end = number
             wanted.pop(0)
     return None if wanted else tuple(said[:end])
+
+
+def asked_by(
+    said: Sequence[Utterance], prompts: Sequence[str], *, is_whole: bool
+) -> tuple[Utterance, ...] | None:
+    """
+    The same, with the prompts of users as they are on record. An agent can write to its own store:
+    any other text in a user's name is its own.
+
+    Args:
+        is_whole: The record goes back to the first of them.
+
+    Returns:
+        None: some prompt on record is not there.
+    """
+    wanted, at = [_bare(one) for one in prompts], -1
+    found = []
+    for one in said:
+        if one.role == "user":
+            text = _bare(one.text)
+            fits = (n for n in (at + 1, at) if 0 <= n < len(wanted) and wanted[n] in text)
+            if (number := next(fits, None)) is not None:
+                at = number
+                one = structs.replace(one, text=prompts[at])
+            elif is_whole or at >= 0:
+                one = structs.replace(one, role="assistant", files=())
+        found.append(one)
+    return tuple(found) if at == len(wanted) - 1 else None
+
+
+def _bare(prompt: str) -> str:
+    """Without what stands in it only so that a program reads no command into it."""
+    return "".join(prompt.encode("utf-8", "replace").decode().replace("\\", "").split())
 
 
 def may_take(kind: BackendKind, options: Options) -> bool:
