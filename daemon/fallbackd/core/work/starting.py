@@ -1,5 +1,7 @@
 """The start of an attempt, with the hop, the notice and the lease that belong to it."""
 
+import json
+import re
 from collections.abc import Iterable
 from itertools import chain
 from typing import Any
@@ -19,6 +21,9 @@ from fallbackd.core.work.recovery import answers_needed, is_rise, role_counting
 from fallbackd.core.work.sessions import MAX_HOPS, moved
 from fallbackd.core.work.steps import Start
 
+_FILE = re.compile(r"[\w./@+=-]{1,200}")
+_ACT = re.compile(r"[\w./@+=-]{1,40}(?: [\w./@+=-]{1,40}){0,3}")
+MAX_NAME_CHARS = 200
 MOST_FILES = 20
 """Changed files that are named to the next backend."""
 _REASON_WORDS = frozenset(reason.value for reason in Reason)
@@ -202,11 +207,11 @@ def handoff(attempts: tuple[Attempt, ...]) -> str | None:
         lines.append(_words_of_files(changed))
     cut_off = _each(one.unfinished for one in acted)
     if done := [what for what in _each(one.outside for one in acted) if what not in cut_off]:
-        lines.append(f"It has run what must not be done twice: {', '.join(done)}.")
+        lines.append(f"It has run what must not be done twice: {_quoted(done, _ACT)}.")
     if cut_off:
         lines.append(
-            f"It was cut off while it ran this, which may or may not be done: {', '.join(cut_off)}."
-            " Find out before you do it."
+            "It was cut off while it ran this, which may or may not be done:"
+            f" {_quoted(cut_off, _ACT)}. Find out before you do it."
         )
     lines.append("Look at what is there before you go on.")
     return "\n".join(lines)
@@ -222,7 +227,17 @@ def _each(found: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chain.from_iterable(found)))
 
 
+def _quoted(names: Iterable[str], plain: re.Pattern[str]) -> str:
+    """Names on one line that read as nothing else: an agent may have made them up."""
+    return ", ".join(
+        name
+        if plain.fullmatch(name)
+        else json.dumps(name[:MAX_NAME_CHARS], ensure_ascii=not name.isprintable())
+        for name in names
+    )
+
+
 def _words_of_files(changed: tuple[str, ...]) -> str:
-    shown = ", ".join(changed[:MOST_FILES])
+    shown = _quoted(changed[:MOST_FILES], _FILE)
     more = len(changed) - MOST_FILES
     return f"Changed files: {shown}" + (f" and {more} more" if more > 0 else "") + "."
