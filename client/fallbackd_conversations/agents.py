@@ -18,7 +18,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from fallbackd_conversations import claude, codex, files, gemini, opencode
-from fallbackd_conversations.turns import OwnerWord, Stored, Utterance, alternating, in_order
+from fallbackd_conversations.turns import (
+    OwnerWord,
+    Stored,
+    Utterance,
+    alternating,
+    in_order,
+    is_plain_id,
+)
 from fallbackd_conversations.words import tool_lines
 
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -84,11 +91,6 @@ def find(agent: str, id: str, environ: Mapping[str, str], *, home: str) -> Store
         return None
     one = AGENTS[agent]
     return one.read(one.place(environ, home), id)
-
-
-def is_plain_id(id: str) -> bool:
-    """It can be a part of a path, and of a pattern, that means nothing else."""
-    return 0 < len(id) <= 100 and all(c.isascii() and (c.isalnum() or c in "-_") for c in id)
 
 
 def is_same(said: Sequence[Utterance], stored: Stored | None) -> bool:

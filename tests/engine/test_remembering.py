@@ -140,3 +140,19 @@ async def test_a_session_without_a_directory_works_in_one_place(tmp_path: Path) 
         answers = [await engine.text(one) or "" for one in (first, second)]
     assert answers[0].splitlines()[0] == answers[1].splitlines()[0]
     assert "left-here" in answers[1]
+
+
+@pytest.mark.parametrize(
+    "name", ["--dangerously-bypass-approvals-and-sandbox", "-x", "../talk", "a b", "x" * 200]
+)
+async def test_a_name_of_a_conversation_that_a_program_makes_up_is_no_option(
+    tmp_path: Path, name: str
+) -> None:
+    environ = codex(tmp_path)
+    program = tmp_path / "programs" / "codex"
+    program.write_text(program.read_text().replace("talk-1", name))
+    async with engine_in(tmp_path, both(tmp_path), environ=environ) as engine:
+        for prompt in ("one", "two"):
+            done = await work(engine, prompt, backend="codex", session="s")
+    assert not any(name in line for line in argv(tmp_path))
+    assert done.state == "succeeded"

@@ -8,8 +8,9 @@ import re
 
 from fallbackd_client.errors import ClientError
 from fallbackd_conversations import claude
-from fallbackd_conversations.agents import AGENTS, FoundSession, is_plain_id
+from fallbackd_conversations.agents import AGENTS, FoundSession
 from fallbackd_conversations.files import read_ends
+from fallbackd_conversations.turns import is_plain_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -120,8 +120,8 @@ class GeminiParser(CliParser):
 
     def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
         match event.get("type"):
-            case "init" if session := words(event.get("session_id")):
-                return [Conversation(id=session)]
+            case "init" if "-" in (session := words(event.get("session_id"))):
+                return [Conversation(id=session)]  # not `latest`, nor a number in a list
             case "message" if event.get("role") == "assistant":
                 text = words(event.get("content"))
                 is_next_passage = bool(self._told) and not self._pieces

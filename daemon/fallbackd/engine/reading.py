@@ -51,6 +51,7 @@ from fallbackd.engine.judging import (
 )
 from fallbackd.engine.live import LiveAttempt, LiveHost, Prepared, Progress
 from fallbackd.engine.telling import Teller
+from fallbackd_conversations.turns import is_plain_id
 
 log = structlog.get_logger("attempts")
 
@@ -232,7 +233,9 @@ class Reader:
                     self._gave_up = True
                     failure = self._or_repairable(failure, seen.evidence)
                     await self._tell(AttemptGaveUp(attempt=attempt, failure=failure))
-            case Conversation(id=conversation) if self._kind.resumes(self._options):
+            case Conversation(id=conversation) if self._kind.resumes(self._options) and is_plain_id(
+                conversation
+            ):
                 self._conversation = conversation
                 await self._host.handle(
                     ConversationSeen(attempt=attempt, conversation=conversation)
