@@ -151,6 +151,35 @@ def test_nested_work_goes_before_what_waits_for_its_parent() -> None:
     play.then(starts("p.1", "a"), starts("k.1", "c"))
 
 
+PAID = policy_of(
+    "a",
+    Backend(id=BackendId("paid"), kind="codex", cost="metered"),
+    roles={"payer": Role(name="payer", chain=(entry("paid"),), allow_metered=True)},
+)
+
+
+@pytest.mark.parametrize("asked", [{"backend": "paid"}, {"role": "payer"}])
+@pytest.mark.parametrize("consents", [False, True])
+def test_from_inside_calls_are_billed_only_where_the_parent_may_make_such_calls(
+    asked: dict[str, Any], consents: bool
+) -> None:
+    play = Playbook(PAID).when(delegate("p", backend="a", allow_metered=consents))
+    play.when(delegate("k", parent="p", **asked))
+    assert play.peek().active["p"].turn.allow_metered is consents
+    begun = "k.1" in [one.attempt for one in play.decision.effects if isinstance(one, StartAttempt)]
+    assert begun is consents
+
+
+def test_work_from_inside_gets_no_more_by_being_repeated() -> None:
+    roles = {"payer": Role(name="payer", chain=(entry("paid"),), allow_metered=True)}
+    policy = structs.replace(PAID, roles=roles, may={"payer": ("answer",)})
+    play = Playbook(policy)
+    play.when(delegate("k", role="payer", inside=(DelegationId("p"),)))
+    assert not [one for one in play.decision.effects if isinstance(one, StartAttempt)]
+    play.when(delegate("own", role="payer"))
+    assert play.peek().active["own"].may == ("answer",)
+
+
 def test_from_inside_a_session_that_was_begun_elsewhere_does_not_exist() -> None:
     play = Playbook(AB).when(delegate("p", backend="a", cwd="/w"), delegate("z", backend="b"))
     for session in ("s-p", "s-z"):

@@ -47,6 +47,9 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     parent: DelegationId | None = None
     parent_attempt: AttemptId | None = None
     """The attempt from inside which it comes; None: the one that runs."""
+    inside: tuple[DelegationId, ...] = ()
+    """Of work that is repeated: the delegations inside which it was asked for at first. No role
+    gives it more than it had."""
     client: str | None = None
     orphan_s: float | None = None
     """Stop it after so long without a caller."""

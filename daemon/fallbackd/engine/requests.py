@@ -5,6 +5,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from fallbackd.core.changes import Rejection
+from fallbackd.core.ids import DelegationId
 from fallbackd.core.policy import Entry
 
 
@@ -76,6 +77,8 @@ class NewWork(Struct, frozen=True, kw_only=True, omit_defaults=True):
     differs_from: tuple[str, ...] = ()
     """Families of models, or delegations whose author is meant."""
     parent: str | None = None
+    inside: tuple[DelegationId, ...] = ()
+    """See `DelegateRequested`."""
     client: str | None = None
     """Whose work counts together where places are shared out."""
     orphan_s: float | None = None

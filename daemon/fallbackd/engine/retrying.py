@@ -7,7 +7,7 @@ from fallbackd.core.records import Delegation
 from fallbackd.engine.requests import Invalid, NewWork, Unknown, mode_of
 from fallbackd.engine.runs import Runs
 
-_NOT_KEPT = ("prompt", "env", "request_id", "parent", "client", "orphan_s")
+_NOT_KEPT = ("prompt", "env", "request_id", "parent", "inside", "client", "orphan_s")
 """The prompt has a file of its own; variables may be secrets; the rest belongs to one call."""
 
 
@@ -31,7 +31,7 @@ def request_of(runs: Runs, one: Delegation) -> NewWork:
     prompt = runs.read_prompt(name)
     if prompt is None:
         raise Unknown(f"the prompt of {name} is not on record any more; delegate it again")
-    return _asked(runs, one, prompt)
+    return structs.replace(_asked(runs, one, prompt), inside=one.above)
 
 
 def reply_to(runs: Runs, one: Delegation, prompt: str) -> NewWork:

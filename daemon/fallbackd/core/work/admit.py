@@ -121,6 +121,8 @@ def _opened(
     )
     if parent is not None:
         turn = _within(turn, parent)
+    elif event.inside:
+        turn = structs.replace(turn, allow_metered=event.allow_metered)
     warnings: tuple[str, ...] = ()
     if event.role is not None and role is None:
         warnings = (f"no role {event.role!r} is configured; the chain of the backend is used",)
@@ -147,9 +149,9 @@ def _opened(
         request_id=event.request_id,
         digest=event.digest,
         parent=event.parent,
-        above=() if parent is None else (parent.delegation, *parent.above),
+        above=event.inside if parent is None else (parent.delegation, *parent.above),
         asked_by=event.parent_attempt,
-        may=_allowed(policy, event.role, parent),
+        may=_allowed(policy, event, parent),
         nesting=0 if parent is None else parent.nesting + 1,
         warnings=warnings + why_none,
         log_dir=event.log_dir,
@@ -161,27 +163,34 @@ def _opened(
         fresh=event.fresh,
         metadata=event.metadata,
         question_timeout_s=None if role is None else role.question_timeout_s,
-        replay=_replay(role, parent),
+        replay=_replay(role, event, parent),
     )
 
 
-def _allowed(policy: Policy, role: str | None, parent: Delegation | None) -> tuple[str, ...]:
+def _allowed(
+    policy: Policy, event: DelegateRequested, parent: Delegation | None
+) -> tuple[str, ...]:
     """What its role may ask besides, no more than the one that asks for it may."""
-    given = policy.may.get(role or "", ())
-    return tuple(one for one in given if parent is None or one in parent.may)
+    given = policy.may.get(event.role or "", ())
+    if parent is None:
+        return () if event.inside else given
+    return tuple(one for one in given if one in parent.may)
 
 
-def _replay(role: Role | None, parent: Delegation | None) -> ReplayWord:
-    wanted: ReplayWord = "ask" if role is None else role.replay
-    return wanted if parent is None else lower_replay(wanted, parent.replay)
+def _replay(role: Role | None, event: DelegateRequested, parent: Delegation | None) -> ReplayWord:
+    if role is None or (parent is None and event.inside):
+        return "ask"
+    return role.replay if parent is None else lower_replay(role.replay, parent.replay)
 
 
 def _within(turn: Turn, parent: Delegation) -> Turn:
-    """The turn of work that is part of other work: it shares its budget, and what was tried."""
+    """The turn of work that is part of other work: it shares its budget, its consent to calls that
+    are billed by use, and what was tried."""
     whole = parent.turn
     ended = [one for one in parent.attempts if one.ended_at is not None]
     return structs.replace(
         turn,
+        allow_metered=turn.allow_metered and whole.allow_metered,
         budget=max(1, min(turn.budget, whole.budget - len(parent.attempts))),
         inherited_tried=(
             *(tried_key(whole.candidates, one) for one in ended),
