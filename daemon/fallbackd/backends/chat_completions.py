@@ -7,7 +7,7 @@ from fallbackd.backends.earlier import as_messages
 from fallbackd.backends.http_answers import HttpParser
 from fallbackd.backends.http_endings import native_end
 from fallbackd.backends.http_shapes import numbered, states_error
-from fallbackd.backends.lines import count, fields, tool_key, words
+from fallbackd.backends.lines import cost, count, fields, tool_key, words
 from fallbackd.backends.tool_calls import started
 from fallbackd.core.protocol import Observation, ToolEnded, Usage
 from fallbackd_conversations.turns import Utterance
@@ -121,11 +121,10 @@ class ChatParser(HttpParser):
 
     def _used(self, value: dict[str, Any]) -> Usage:
         used = fields(value.get("usage"))
-        cost = used.get("cost")
         self.usage = Usage(
             input_tokens=count(used.get("prompt_tokens")),
             output_tokens=count(used.get("completion_tokens")),
-            cost_usd=float(cost) if isinstance(cost, int | float) else None,
+            cost_usd=cost(used),
         )
         return self.usage
 

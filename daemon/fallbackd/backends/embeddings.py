@@ -3,7 +3,7 @@
 from typing import Any
 
 from fallbackd.backends.http_answers import HttpParser
-from fallbackd.backends.lines import count, fields
+from fallbackd.backends.lines import cost, count, fields
 from fallbackd.core.protocol import Observation, Usage
 
 EMBEDS = frozenset({"embeddings", "embedContent", "batchEmbedContents"})
@@ -35,12 +35,12 @@ class EmbeddingsParser(HttpParser):
             return
         self.answered = self.has_ended = True
         self.has_other = bool(items) and all(_has_vector(fields(one)) for one in items)
-        used, cost = fields(value.get("usage")), fields(value.get("usage")).get("cost")
+        used = fields(value.get("usage"))
         google = fields(value.get("usageMetadata"))
         tokens = count(used.get("prompt_tokens")) or count(used.get("total_tokens"))
         self.usage = Usage(
             input_tokens=tokens or count(google.get("promptTokenCount")),
-            cost_usd=float(cost) if isinstance(cost, int | float) else None,
+            cost_usd=cost(used),
         )
 
 

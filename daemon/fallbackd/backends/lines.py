@@ -359,6 +359,14 @@ def count(value: object) -> int:
     return int(value)
 
 
+def cost(used: dict[str, Any]) -> float | None:
+    """In US dollars, as OpenRouter states it beside the tokens, whatever the API."""
+    found = used.get("cost")
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 1e9:
+        return None
+    return float(found)
+
+
 def tool_key(name: str, arguments: object) -> str:
     """Tool and arguments as one word; the order of keys does not matter."""
     try:

@@ -6,7 +6,7 @@ from typing import Any
 from fallbackd.backends.earlier import as_messages
 from fallbackd.backends.http_answers import HttpParser
 from fallbackd.backends.http_shapes import states_error
-from fallbackd.backends.lines import count, fields, words
+from fallbackd.backends.lines import cost, count, fields, words
 from fallbackd.core.protocol import Observation, Usage
 from fallbackd_conversations.turns import Utterance
 
@@ -102,4 +102,5 @@ class MessagesParser(HttpParser):
         self.usage = Usage(
             input_tokens=sum(count(used.get(part)) for part in parts) or self.usage.input_tokens,
             output_tokens=count(used.get("output_tokens")) or self.usage.output_tokens,
+            cost_usd=self.usage.cost_usd if (stated := cost(used)) is None else stated,
         )

@@ -7,7 +7,7 @@ from fallbackd.backends.earlier import turns
 from fallbackd.backends.http_answers import HttpParser
 from fallbackd.backends.http_endings import IN_BACKGROUND, MISMATCH
 from fallbackd.backends.http_shapes import states_error
-from fallbackd.backends.lines import count, fields, words
+from fallbackd.backends.lines import cost, count, fields, words
 from fallbackd.core.protocol import Observation, Usage
 from fallbackd_conversations.turns import Utterance
 
@@ -133,6 +133,7 @@ class ResponsesParser(HttpParser):
         self.usage = Usage(
             input_tokens=count(used.get("input_tokens")),
             output_tokens=count(used.get("output_tokens")),
+            cost_usd=cost(used),
         )
         items = response.get("output")
         for place, item in enumerate(items if isinstance(items, list) else ()):

@@ -55,6 +55,37 @@ async def test_the_cost_of_a_whole_answer_stands_in_its_head(
         assert used.totals.cost_usd == record.usage.cost_usd
 
 
+OTHERS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "messages": (
+        "anthropic-http",
+        "/v1/messages",
+        {"max_tokens": 9, "messages": []},
+        {"type": "message", "content": [{"type": "text", "text": "x"}], "stop_reason": "end_turn"},
+    ),
+    "responses": (
+        "openai-http",
+        "/v1/responses",
+        {"input": "x"},
+        {
+            "id": "r",
+            "object": "response",
+            "status": "completed",
+            "output": [{"type": "message", "content": [{"type": "output_text", "text": "x"}]}],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", OTHERS)
+async def test_a_cost_that_is_stated_counts_in_every_api(tmp_path: Path, mode: str) -> None:
+    kind, path, asked, whole = OTHERS[mode]
+    said = {**whole, "usage": {"input_tokens": 2, "output_tokens": 1, "cost": 0.5}}
+    backend = told_backend("a", kind, options={"api_mode": mode})
+    async with gateway(tmp_path, backend, answers={"a": lambda _: as_json(said)}) as g:
+        answer = await g.client.post(path, json={"model": "team", **asked})
+        assert (answer.status_code, answer.headers[COST]) == (200, "0.5")
+
+
 async def test_a_plan_and_a_model_without_a_price_cost_what_is_not_known(tmp_path: Path) -> None:
     plan = told_backend("a")
     plan = structs.replace(plan, backend=structs.replace(plan.backend, cost="subscription"))

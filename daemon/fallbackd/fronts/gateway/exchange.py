@@ -501,6 +501,8 @@ class Exchange:
         return None
 
     def _priced(self, usage: Usage, backend: str, model: str | None) -> Usage:
+        if model is None:
+            return usage  # a body that was not read names another one
         return self._engine.settings.policy.priced(usage, BackendId(backend), model)
 
     def _keep(self, response: str, backend: BackendId, credential: str | None) -> None:
