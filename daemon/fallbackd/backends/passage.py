@@ -110,6 +110,7 @@ class AskedBody(Struct):
     model: str | None = None
     stream: bool | None = None
     n: msgspec.Raw = msgspec.Raw(b"1")
+    prompt: msgspec.Raw = msgspec.Raw(b"null")
     previous_response_id: str | None = None
     conversation: msgspec.Raw = msgspec.Raw(b"null")
     background: msgspec.Raw = msgspec.Raw(b"false")
@@ -125,6 +126,11 @@ class AskedBody(Struct):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             known = None  # of another API, or wrong: its provider will say so
         return self.previous_response_id or (known.id if isinstance(known, _Named) else known)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it asks for one answer; a list of prompts has one for each."""
+        return bytes(self.n) in (b"1", b"null") and bytes(self.prompt)[:1] != b"["
 
     def acts(self, mode: ApiMode) -> bool:
         """Whether it asks the provider of this API for more than an answer."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.support.told import Answers, Gateway, Told, as_events, as_json, gateway, told_backend
 
+from fallbackd.backends.passage import read_body
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import HttpRequest
 
@@ -157,6 +158,15 @@ async def test_embedding_models_are_listed_but_not_among_those_that_write(tmp_pa
         assert found["supportedGenerationMethods"] == ["embedContent", "batchEmbedContents"]
 
 
+async def test_a_backend_that_has_embeddings_and_no_model_writes_nothing(tmp_path: Path) -> None:
+    only = told_backend("a", model=None, options={"embeddings": (SMALL,)})
+    async with gateway(tmp_path, only, answers={"a": told(VECTORS)}) as g:
+        assert (await embed(g, SMALL)).status_code == 200
+        asked = {"model": "gpt-9", "messages": []}
+        assert (await g.client.post("/v1/chat/completions", json=asked)).status_code == 404
+        assert len(g.sent) == 1
+
+
 # --- the older completions ---------------------------------------------------------------------
 
 
@@ -212,6 +222,14 @@ async def test_a_streamed_completion_that_breaks_off_fails_over_before_its_first
         else:
             assert got == b"".join(whole)
             assert answer.headers["x-fallbackd-served-by"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_single"),
+    [({"prompt": "a"}, True), ({"prompt": ["a", "b"]}, False), ({"prompt": "a", "n": 2}, False)],
+)
+def test_a_list_of_prompts_has_several_answers(asked: dict[str, Any], is_single: bool) -> None:
+    assert read_body(json.dumps(asked).encode()).is_single == is_single
 
 
 async def test_a_server_without_completions_is_passed_over_and_not_marked(tmp_path: Path) -> None:

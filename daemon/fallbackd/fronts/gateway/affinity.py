@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fallbackd.backends.passage import Passage
+from fallbackd.backends.passage import WRITES, Passage
 from fallbackd.fronts.gateway.routes import CHAIN
 from fallbackd.lib import foreign_json
 
@@ -67,7 +67,7 @@ def session_of(
             who may judge.
         within: The delegations from inside which it comes: they join no session of others.
     """
-    if asked.side:
+    if asked.side not in WRITES:
         return None
     found = next((named[name] for name in _HEADERS if named.get(name)), None)
     if found is not None and (agent := named.get(_AGENT)):

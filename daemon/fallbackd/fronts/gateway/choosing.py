@@ -136,6 +136,9 @@ def fitting(
             entry = structs.replace(entry, model=model, tier="model")
         else:
             model = model_for(entry, backend, found.model)
+            is_for_vectors = not (backend.model or entry.model)
+            if why is None and is_for_vectors and settings.options_of(backend.id).embeddings:
+                word, why = "not_configured", "it has no model but those of its embeddings"
         if why is None and model is None:
             word, why = "not_configured", "no model: set the backend's model"
         if why is None:

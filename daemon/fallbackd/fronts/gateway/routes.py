@@ -151,7 +151,7 @@ def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:
         side=route.side,
         is_listed=route.is_streamed and form == "json",
         query="" if is_google else request.query,
-        is_single=bytes(found.n) in (b"1", b"null"),
+        is_single=found.is_single,
         previous=found.previous if route.mode == "responses" else None,
         acts=not route.side and found.acts(route.mode),
         is_stored=bytes(found.store) != b"false",
