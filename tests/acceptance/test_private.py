@@ -74,22 +74,36 @@ async def test_a_socket_directory_for_everybody_is_refused_with_the_command(
         await daemon.start()
 
 
-async def test_places_that_open_under_a_running_daemon_stop_new_work_until_they_are_mended(
+async def test_places_that_an_agent_opens_are_closed_again_and_work_goes_on(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, backend_script(tmp_path / "bin", "echo", ECHO)) as daemon:
+        places = (daemon.state_dir, Path(daemon.socket).parent)
+        for place in places:
+            place.chmod(0o777)
+        with anyio.fail_after(HANG_S):
+            while any(stat.S_IMODE(place.stat().st_mode) != 0o700 for place in places):
+                await daemon.client.call("delegate", {"prompt": "x", "backend": "echo"})
+        assert (await daemon.client.call("status"))["daemon"]["troubles"] == []
+        assert "place.closed" in daemon.log()
+
+
+async def test_a_link_in_place_of_a_file_stops_new_work_until_it_is_gone(tmp_path: Path) -> None:
+    async with running(tmp_path, backend_script(tmp_path / "bin", "echo", ECHO)) as daemon:
         daemon.config_path.chmod(0o600)
-        daemon.state_dir.chmod(0o777)
+        key = daemon.state_dir / "digest.key"
+        kept = key.rename(daemon.state_dir / "kept")
+        key.symlink_to(kept)
         refused = await until_work_is_refused(daemon)
         assert refused.code == -32004
         assert refused.data["kind"] == "exposed"
-        assert f"chmod 700 {daemon.state_dir}" in refused.message
+        assert f"rm {key}" in refused.message
         (trouble,) = (await daemon.client.call("status"))["daemon"]["troubles"]
-        assert (trouble["fix"], trouble["stops_work"]) == (f"chmod 700 {daemon.state_dir}", True)
+        assert (trouble["fix"], trouble["stops_work"]) == (f"rm {key}", True)
         shown = await run_client(daemon.socket, "status")
-        assert f"$ chmod 700 {daemon.state_dir}" in shown.out
+        assert f"$ rm {key}" in shown.out
         assert "place.exposed" in daemon.log()
-        daemon.state_dir.chmod(0o700)
+        kept.rename(key)
         await until_work_is_taken(daemon)
         assert (await daemon.client.call("status"))["daemon"]["troubles"] == []
 

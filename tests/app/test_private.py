@@ -121,19 +121,32 @@ def test_a_configuration_that_others_write_and_keys_that_others_read_are_warning
     assert mode(scene.config) == 0o666  # the user's own file is for the user to change
 
 
+@pytest.mark.parametrize("opened", [0o777, 0o730, 0o500])
+def test_the_guard_closes_what_is_ours_again_and_work_goes_on(scene: Scene, opened: int) -> None:
+    guard = Guard(scene.what)
+    places = (scene.state, scene.runs, scene.socket_dir)
+    for place in places:
+        place.chmod(opened)
+    scene.database.chmod(0o666)
+    with structlog.testing.capture_logs() as logs:
+        assert guard.look() is None
+    assert [mode(place) for place in (*places, scene.database)] == [0o700] * 3 + [0o600]
+    assert [one["event"] for one in logs] == ["place.closed"] * 4
+    assert guard.troubles == ()
+
+
 def test_the_guard_says_each_change_once(scene: Scene) -> None:
     guard = Guard(scene.what)
     with structlog.testing.capture_logs() as logs:
         assert guard.look() is None
-        scene.runs.chmod(0o777)
+        scene.database.unlink()
+        scene.database.symlink_to(scene.config)
         why = guard.look()
         assert why is not None
-        assert f"chmod 700 {scene.runs}" in why
+        assert f"rm {scene.database}" in why
         assert guard.look() == why
-        assert [one.message for one in guard.troubles] == [
-            f"others may write to {scene.runs} (mode 0777)"
-        ]
-        scene.runs.chmod(0o700)
+        assert [one.message for one in guard.troubles] == [f"{scene.database} is a symbolic link"]
+        scene.database.unlink()
         assert guard.look() is None
     assert [(one["event"], one["log_level"]) for one in logs] == [
         ("place.exposed", "error"),

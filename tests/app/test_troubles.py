@@ -31,8 +31,8 @@ async def test_each_trouble_is_told(tmp_path: Path) -> None:
     config = "[defaults]\ntmux = true\n"
     async with in_process(tmp_path, config, env={"PATH": str(tmp_path / "bin")}) as daemon:
         guard = guard_of(tmp_path)
-        (tmp_path / "state").mkdir()
-        (tmp_path / "state").chmod(0o777)
+        (tmp_path / "state").mkdir(mode=0o700)
+        (tmp_path / "state" / "fallbackd.db").symlink_to(tmp_path / "elsewhere")
         with structlog.testing.capture_logs():
             guard.look()
         server = RpcServer(daemon.engine, FakeHost(), ())

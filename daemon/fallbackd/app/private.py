@@ -1,8 +1,10 @@
 """
 Whether the places of the daemon are its user's alone: looked at before the start and ever after.
 
-What is ours and only open is closed. What others may change, or what is not ours, is said with the
-command that fixes it: nothing is started, or no new work begun, beside it.
+What is ours and only open is closed. What others may change is closed too while the daemon runs: an
+agent of the same user can open it at any time. At the start, when nothing is known of what others
+have done there, it is said with the command that fixes it, and nothing is started beside it. What
+is not ours stops new work.
 """
 
 import os
@@ -49,14 +51,25 @@ def watched(places: Places, *, socket: str) -> WatchedPath:
     )
 
 
-def look(what: WatchedPath, *, uid: int | None = None) -> tuple[Trouble, ...]:
-    """Make our own files private; return those that are not safe. Blocks for a few µs each."""
+def look(
+    what: WatchedPath, *, uid: int | None = None, closes: bool = False
+) -> tuple[Trouble, ...]:
+    """
+    Make our own files private; return those that are not safe. Blocks for a few µs each.
+
+    Args:
+        closes: Also those to which others may write, or we may not.
+    """
     me = os.geteuid() if uid is None else uid
     found: list[Trouble] = []
-    for directory in what.private:
-        found += _exposed(_directory(directory, me))
     place = os.path.dirname(what.socket)
     is_shared = os.path.basename(place) != "fallbackd"
+    if closes:
+        own = (*what.private, *(() if is_shared else (place,)))
+        for path, mode in (*((one, 0o700) for one in own), *((one, 0o600) for one in what.files)):
+            _close_own(path, mode, me)
+    for directory in what.private:
+        found += _exposed(_directory(directory, me))
     if (seen := _stat(place)) is not None:
         found += _exposed(fault_of(place, seen, uid=me, is_shared=is_shared))
     for path in what.files:
@@ -85,7 +98,7 @@ class Guard:
 
     def look(self) -> str | None:
         """Why no new work may be begun; None: it may."""
-        now = {one.message: one for one in look(self._what)}
+        now = {one.message: one for one in look(self._what, closes=True)}
         for message, one in now.items():
             if message not in self._known:
                 tell = log.error if one.stops_work else log.warning
@@ -141,6 +154,14 @@ def _socket(path: str, uid: int) -> Fault | None:
             _close(path, 0o600)
         return None
     return fault_of(path, seen, uid=uid)
+
+
+def _close_own(path: str, mode: int, uid: int) -> None:
+    seen = _stat(path, follow=False)
+    if seen is None or seen.st_uid != uid or stat.S_ISLNK(seen.st_mode):
+        return
+    if seen.st_mode & 0o022 or seen.st_mode & mode != mode:
+        _close(path, mode)
 
 
 def _close(path: str, mode: int) -> None:
