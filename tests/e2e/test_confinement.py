@@ -28,7 +28,7 @@ echo in > inside.txt
 git add inside.txt
 git commit -qm made
 git log --format=committed:%s -1
-echo cached > $h/.cache/cached.txt
+echo x > "${{XDG_CACHE_HOME:-$h/.cache}}/cached.txt" && echo cached:own
 mkdir -p $h/.cargo/registry && echo cached > $h/.cargo/registry/cached.txt
 echo out > $h/outside.txt
 echo out > {work}/../beside.txt
@@ -72,7 +72,8 @@ async def test_the_shell_of_an_agent_writes_in_its_directory_alone(
         assert done["text"] == TEXT
         assert (s.home.work / "inside.txt").read_text() == "in\n", said
         assert "committed:made" in said
-        assert (s.home.path / ".cache" / "cached.txt").exists()
+        assert "cached:own" in said
+        assert (s.home.path / ".cache" / "cached.txt").exists() is not IS_CONFINED
         assert (s.home.path / ".cargo" / "registry" / "cached.txt").exists()
         is_held = IS_CONFINED or name == "codex"
         assert (s.home.path / "outside.txt").exists() is not is_held

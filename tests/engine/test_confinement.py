@@ -9,13 +9,21 @@ import pytest
 from fallbackd.app.configuration import refused_shells, settings_of
 from fallbackd.backends import KINDS
 from fallbackd.backends.codex_cli import CONFIG as CONFIG_OF_CODEX
-from fallbackd.backends.toolchains import TOOLCHAINS
+from fallbackd.backends.toolchains import CACHES, TOOLCHAINS
 from fallbackd.config.load import load
 from fallbackd.core.ids import BackendId
-from fallbackd.core.protocol import CommandLine, Confinement, HttpRequest, ServedPrompt, Work
+from fallbackd.core.protocol import (
+    CommandLine,
+    Confinement,
+    HttpRequest,
+    OwnCopy,
+    Permissions,
+    ServedPrompt,
+    Work,
+)
 from fallbackd.core.routing.candidates import shell_of
 from fallbackd.engine import starting
-from fallbackd.engine.confinement import confined, confinement_of, with_own_roots
+from fallbackd.engine.confinement import confined, confinement_of, copies_of, with_own_roots
 from fallbackd.engine.environment import Settings, World
 from fallbackd.transports.process.runner.landlock import WHOLE_ABI
 
@@ -77,17 +85,17 @@ def test_the_directory_is_written_at_workspace_and_not_at_read() -> None:
 
 
 @pytest.mark.parametrize("backend", ["claude", "gemini", "opencode", "numasec", "mine"])
-def test_a_program_writes_what_is_its_own_and_caches(backend: str) -> None:
+def test_a_program_writes_what_is_its_own_and_no_caches_of_all(backend: str) -> None:
     writable = of(backend).writable
     own = {
-        "claude": "${CLAUDE_CONFIG_DIR:-~/.claude}/",
-        "gemini": "${GEMINI_CLI_HOME:-~}/.gemini/",
+        "claude": "${CLAUDE_CONFIG_DIR:-~/.claude}/projects/",
+        "gemini": "${GEMINI_CLI_HOME:-~}/.gemini/tmp/",
         "opencode": "${XDG_DATA_HOME:-~/.local/share}/opencode/",
         "numasec": "${XDG_DATA_HOME:-~/.local/share}/numasec/",
         "mine": "${XDG_STATE_HOME:-~/.local/state}/goose/",
     }
     assert own[backend] in writable
-    assert {"${XDG_CACHE_HOME:-~/.cache}/", "${npm_config_cache:-~/.npm}/"} <= set(writable)
+    assert not {"${XDG_CACHE_HOME:-~/.cache}/", "${npm_config_cache:-~/.npm}/"} & set(writable)
     assert not any(place in writable for name, place in own.items() if name != backend)
 
 
@@ -119,6 +127,21 @@ def test_places_named_after_a_program_are_made_for_an_installed_agent(
     assert own in of("qwen", more).writable
 
 
+@pytest.mark.parametrize("backend", ["claude", "codex", "gemini", "opencode", "numasec", "mine"])
+def test_caches_are_its_own_but_for_those_of_tools_where_it_may_write(backend: str) -> None:
+    def copies(permissions: Permissions) -> dict[str, OwnCopy]:
+        found = copies_of(settings(), WORLD, BackendId(backend), permissions)
+        return {each.variable: each for each in found}
+
+    cargo = "${CARGO_HOME:-~/.cargo}/registry/"
+    assert CACHES.keys() <= copies("workspace").keys()
+    for variable in CACHES:
+        assert cargo in copies("workspace")[variable].shared
+        assert cargo in copies("read")[variable].fresh
+        assert copies("read")[variable].shared == ()
+    assert copies("full") == {}
+
+
 def test_a_configuration_names_further_places() -> None:
     assert {"~/notes/", "/srv/shared", "~/.goose/"} <= set(of("mine").writable)
     assert "/srv/shared" not in of("claude").writable
@@ -146,7 +169,7 @@ def test_its_own_directory_is_read_where_the_daemon_keeps_it() -> None:
 def test_codex_is_left_to_its_own_sandbox_which_gets_the_same_places() -> None:
     assert of("codex") is None
     found = roots('[backends.codex]\nwritable = ["/srv/shared/"]\n[backends.codex.env]\nA = "b"\n')
-    assert {"/srv/shared/", "${XDG_CACHE_HOME:-~/.cache}/", "cargo", "b"} <= set(found.writable)
+    assert {"/srv/shared/", "cargo", "b"} <= set(found.writable)
     assert found.repositories == ("/w/.git",)
 
 

@@ -51,9 +51,7 @@ def watched(places: Places, *, socket: str) -> WatchedPath:
     )
 
 
-def look(
-    what: WatchedPath, *, uid: int | None = None, closes: bool = False
-) -> tuple[Trouble, ...]:
+def look(what: WatchedPath, *, uid: int | None = None, closes: bool = False) -> tuple[Trouble, ...]:
     """
     Make our own files private; return those that are not safe. Blocks for a few µs each.
 

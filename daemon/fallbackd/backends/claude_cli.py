@@ -335,9 +335,21 @@ def _content(event: dict[str, Any]) -> list[dict[str, Any]]:
 
 _LOGIN_WORDS = ("apiKeyHelper", "API_KEY", "AUTH", "TOKEN", "CLAUDE_CODE_USE", "BASE_URL")
 
+_OWN = "${CLAUDE_CONFIG_DIR:-~/.claude}"
 _FOOTPRINT = Footprint(
-    # The second one is rewritten in place where no file can be made beside it, in the home.
-    writes=("${CLAUDE_CONFIG_DIR:-~/.claude}/", "${CLAUDE_CONFIG_DIR:-~}/.claude.json"),
+    # What it keeps of conversations. Left out is what a person's own session runs or obeys: its
+    # settings, hooks, plugins, commands and list of MCP servers (in `.claude.json`), and the files
+    # that its shells read (`shell-snapshots`, `session-env`). It goes without writing them.
+    writes=tuple(
+        f"{_OWN}/{name}"
+        for name in (
+            *("projects/", "todos/", "tasks/", "plans/", "file-history/", "paste-cache/"),
+            *("sessions/", "debug/", "statsig/", "telemetry/", "cache/"),
+            # Rewritten in place where no file can be made beside it.
+            *(".credentials.json", "history.jsonl", "stats-cache.json"),
+        )
+    ),
+    folders=(f"{_OWN}/session-env/",),
     keys=("${CLAUDE_CONFIG_DIR:-~/.claude}/.credentials.json",),
 )
 

@@ -47,6 +47,7 @@ from fallbackd.core.protocol import (
     GivenUp,
     Observation,
     Output,
+    OwnCopy,
     ProcessExit,
     Reply,
     StreamName,
@@ -370,8 +371,19 @@ RULES = (
 )
 
 _HOME = "${GEMINI_CLI_HOME:-~}/.gemini"
+_CONVERSATIONS = tuple(f"{_HOME}/{name}/" for name in ("tmp", "history"))
 _FOOTPRINT = Footprint(
-    writes=(f"{_HOME}/",),
+    # Its conversations. Beside them it replaces files, which takes the directory of its settings,
+    # extensions, commands and policies, so it has its own, with a copy of its login.
+    writes=_CONVERSATIONS,
+    copies=(
+        OwnCopy(
+            variable="GEMINI_CLI_HOME",
+            place=_HOME,
+            below=".gemini",
+            shared=_CONVERSATIONS,
+        ),
+    ),
     keys=tuple(
         f"{_HOME}/{name}"
         for name in ("oauth_creds.json", "gemini-credentials.json", "mcp-oauth-tokens.json", ".env")

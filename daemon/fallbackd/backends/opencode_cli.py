@@ -334,9 +334,7 @@ def footprint(name: str) -> Footprint:
     data = f"${{XDG_DATA_HOME:-~/.local/share}}/{name}"
     return Footprint(
         writes=(
-            f"${{XDG_CONFIG_HOME:-~/.config}}/{name}/",
             f"${{XDG_STATE_HOME:-~/.local/state}}/{name}/",
-            f"${{XDG_CACHE_HOME:-~/.cache}}/{name}/",
             f"{data}/",
         ),
         keys=(f"{data}/auth.json", f"{data}/mcp-auth.json"),

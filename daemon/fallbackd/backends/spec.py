@@ -20,6 +20,7 @@ from fallbackd.core.protocol import (
     HttpRequest,
     Observation,
     Outcome,
+    OwnCopy,
     Work,
 )
 
@@ -162,6 +163,10 @@ class Footprint(Struct, frozen=True, kw_only=True):
 
     writes: tuple[str, ...] = ()
     """Its settings, sessions, caches; one with a `/` at its end is made where it is missing."""
+    copies: tuple[OwnCopy, ...] = ()
+    """Directories of which it is given its own, since what it writes there is beside settings."""
+    folders: tuple[str, ...] = ()
+    """Directories in which it makes directories, and no file. Made where they are missing."""
     keys: tuple[str, ...] = ()
     """Its secrets: no other agent may read them."""
     confines_itself: bool = False

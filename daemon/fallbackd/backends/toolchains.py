@@ -12,12 +12,21 @@ asks for, are made where they are missing, since the kernel allows nothing below
 is not there yet.
 """
 
-from fallbackd.core.protocol import Toolchain
+from fallbackd.core.protocol import OwnCopy, Toolchain
 
 _CACHE = "${XDG_CACHE_HOME:-~/.cache}"
 _DATA = "${XDG_DATA_HOME:-~/.local/share}"
 
 
+CACHES = {
+    "XDG_CACHE_HOME": _CACHE,
+    "npm_config_cache": "${npm_config_cache:-~/.npm}",
+    "PRE_COMMIT_HOME": "${PRE_COMMIT_HOME:--}",
+}
+"""
+Directories for caches, by the variable that moves them. They hold programs that are run later, so
+a confined program has its own, and writes at most what the rows below name.
+"""
 _CARGO = "${CARGO_HOME:-~/.cargo}"
 _GO = "${GOPATH:-~/go}"
 _GRADLE = "${GRADLE_USER_HOME:-~/.gradle}"
@@ -75,7 +84,7 @@ TOOLCHAINS = (
         name="npm",
         programs=("npm",),
         signs=("package-lock.json",),
-        writes=("${npm_config_cache:-~/.npm}/",),
+        writes=("${npm_config_cache:-~/.npm}/_cacache/",),
         refused="npm install -g",
     ),
     Toolchain(
@@ -131,13 +140,9 @@ TOOLCHAINS = (
         name="poetry",
         programs=("poetry",),
         signs=("poetry.lock",),
-        writes=(f"${{POETRY_CACHE_DIR:-{_CACHE}/pypoetry}}/",),
-    ),
-    Toolchain(
-        name="pre-commit",
-        programs=("pre-commit",),
-        signs=(".pre-commit-config.yaml",),
-        writes=(f"${{PRE_COMMIT_HOME:-{_CACHE}/pre-commit}}/",),
+        writes=tuple(
+            f"${{POETRY_CACHE_DIR:-{_CACHE}/pypoetry}}/{name}/" for name in ("artifacts", "cache")
+        ),
     ),
     Toolchain(
         name="bundler",
@@ -186,3 +191,20 @@ TOOLCHAINS = (
 ssh-agent needs no row: a socket is asked, not written to. What makes its temporary files in TMPDIR
 (ssh-keygen for signatures, tmux) is covered by that of the attempt.
 """
+
+
+def own_caches(*, shared: bool) -> tuple[OwnCopy, ...]:
+    """
+    Args:
+        shared: Build tools go on with those of the user; else they begin anew.
+    """
+    tools = tuple(place for each in TOOLCHAINS for place in each.writes)
+    return tuple(
+        OwnCopy(
+            variable=variable,
+            place=place,
+            shared=tools if shared else (),
+            fresh=() if shared else tools,
+        )
+        for variable, place in CACHES.items()
+    )

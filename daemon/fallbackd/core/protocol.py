@@ -98,6 +98,21 @@ class Toolchain(Struct, frozen=True, kw_only=True):
     """Commands of it that stay refused, for people; empty: none that are usual."""
 
 
+class OwnCopy(Struct, frozen=True, kw_only=True):
+    """A directory of a program's own, with what is in that of its user: see `runner.copies`."""
+
+    variable: str
+    """It says where the directory is."""
+    place: str
+    """Where its user has it; places are as `lib.homes` has them."""
+    below: str = ""
+    """Of the directory that the variable names, where it is not that one."""
+    shared: tuple[str, ...] = ()
+    """Places in it that stay its user's."""
+    fresh: tuple[str, ...] = ()
+    """Places in it that begin empty."""
+
+
 class Confinement(Struct, frozen=True, kw_only=True):
     """
     What the kernel holds a program to, where it can: it writes nowhere else, and reads all but what
@@ -108,6 +123,8 @@ class Confinement(Struct, frozen=True, kw_only=True):
     """A working directory that it may write to, git's part elsewhere included; empty: none."""
     writable: tuple[str, ...] = ()
     """Files and directories. One with a `/` at its end is made where it is missing."""
+    folders: tuple[str, ...] = ()
+    """Directories in which it may make directories, and no file."""
     toolchains: tuple[Toolchain, ...] = ()
     readable: tuple[str, ...] = ()
     """Although what they are in is hidden."""
@@ -126,6 +143,7 @@ class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     """Variables of the daemon that it is given beside those for every program."""
     credential: CredentialRef | None = None
     """Set as its variable `into` by the transport, on top of `env`."""
+    copies: tuple[OwnCopy, ...] = ()
     own_tmp: bool = False
     """`TMPDIR` is a directory of the attempt, removed when it is over."""
     confinement: Confinement | None = None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from fallbackd.backends.spec import Footprint
-from fallbackd.backends.toolchains import TOOLCHAINS
+from fallbackd.backends.toolchains import TOOLCHAINS, own_caches
 from fallbackd.core.failures import Failure
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
@@ -14,6 +14,7 @@ from fallbackd.core.protocol import (
     Call,
     CommandLine,
     Confinement,
+    OwnCopy,
     Permissions,
     ServedPrompt,
     Work,
@@ -21,9 +22,6 @@ from fallbackd.core.protocol import (
 from fallbackd.engine.credentials import environ_of
 from fallbackd.engine.environment import Settings, World
 from fallbackd.lib.homes import places
-
-_CACHES = ("${XDG_CACHE_HOME:-~/.cache}/", "${npm_config_cache:-~/.npm}/")
-"""What tools of any agent fill, also while it only reads: nothing there is lost if it is wrong."""
 
 _REFUSED = ("permission denied", "eacces", "exdev", "cross-device link")
 _HINT = " (it is confined: `writable` and `confine` of the configuration say where it may write)"
@@ -49,9 +47,7 @@ def with_own_roots(settings: Settings, world: World, id: BackendId, work: Work) 
     if not _confines_itself(settings, world, id) or work.permissions != "workspace":
         return work
     options = settings.options_of(id)
-    places = Confinement(
-        cwd=work.cwd, writable=(*options.writable, *_CACHES), toolchains=TOOLCHAINS
-    )
+    places = Confinement(cwd=work.cwd, writable=options.writable, toolchains=TOOLCHAINS)
     environ = {**environ_of(settings, world, id), **work.env}
     writable, repositories = world.open_places(places, environ)
     return structs.replace(work, writable=writable, repositories=repositories)
@@ -87,7 +83,8 @@ def confinement_of(
         given.append(work.history)
     return Confinement(
         cwd=work.cwd if work.permissions == "workspace" else "",
-        writable=(*footprint.writes, *options.writable, *_CACHES),
+        writable=(*footprint.writes, *options.writable),
+        folders=footprint.folders,
         toolchains=TOOLCHAINS if work.permissions == "workspace" else (),
         # The prompt first: a server is not given it as a file.
         readable=(work.prompt_path, *given),
@@ -108,14 +105,25 @@ def _keys_of_others(settings: Settings, world: World, id: BackendId) -> Iterator
         yield from places(given, environ_of(settings, world, other), home=world.home)
 
 
-def confined(call: Call, confinement: Confinement | None) -> Call:
+def copies_of(
+    settings: Settings, world: World, id: BackendId, permissions: Permissions
+) -> tuple[OwnCopy, ...]:
+    """The directories of which its program has its own."""
+    footprint = footprint_of(settings, world, id, permissions)
+    if footprint is not None:
+        return (*own_caches(shared=permissions == "workspace"), *footprint.copies)
+    is_held = permissions != "full" and _confines_itself(settings, world, id)
+    return own_caches(shared=permissions == "workspace") if is_held else ()
+
+
+def confined(call: Call, confinement: Confinement | None, copies: tuple[OwnCopy, ...] = ()) -> Call:
     """The call with a confinement of its program, which has a private place for temporary files."""
-    if confinement is None:
-        return call
     match call:
+        case CommandLine() if confinement is None:
+            return structs.replace(call, copies=copies)
         case CommandLine():
-            return structs.replace(call, confinement=confinement, own_tmp=True)
-        case ServedPrompt():
+            return structs.replace(call, confinement=confinement, copies=copies, own_tmp=True)
+        case ServedPrompt() if confinement is not None:
             # The kernel's rules are for good: other rules, or another directory, another server.
             of_server = structs.replace(confinement, readable=confinement.readable[1:])
             run = call.otherwise
@@ -123,8 +131,10 @@ def confined(call: Call, confinement: Confinement | None) -> Call:
                 call,
                 key=f"{call.key}/{_digest(call.cwd, of_server)}",
                 family=f"{call.key}/",
-                server=structs.replace(call.server, confinement=of_server),
-                otherwise=None if run is None else structs.replace(run, confinement=confinement),
+                server=structs.replace(call.server, confinement=of_server, copies=copies),
+                otherwise=None
+                if run is None
+                else structs.replace(run, confinement=confinement, copies=copies),
             )
         case _:
             return call

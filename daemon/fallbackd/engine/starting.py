@@ -22,7 +22,7 @@ from fallbackd.core.watch import Watch
 from fallbackd.core.work.resumption import CONTINUE, not_resumed
 from fallbackd.core.work.workspaces import may_write
 from fallbackd.engine.carrying import GivenPast, carried, on_record, place_of
-from fallbackd.engine.confinement import confined, confinement_of, with_own_roots
+from fallbackd.engine.confinement import confined, confinement_of, copies_of, with_own_roots
 from fallbackd.engine.credentials import (
     carrying,
     credential_of,
@@ -260,7 +260,11 @@ def _call(
     )
     call = carrying(call, credential, options)
     call = keeping(call, given_variables(host.settings, world, order.backend))
-    return confined(call, confinement_of(host.settings, world, order.backend, work))
+    return confined(
+        call,
+        confinement_of(host.settings, world, order.backend, work),
+        copies_of(host.settings, world, order.backend, work.permissions),
+    )
 
 
 def marks(world: World, prepared: Prepared, order: StartAttempt) -> dict[str, str]:

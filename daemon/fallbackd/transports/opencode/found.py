@@ -6,13 +6,14 @@ from pathlib import Path
 import anyio
 from msgspec import Struct
 
+from fallbackd.backends.toolchains import CACHES
 from fallbackd.lib.procenv import read_environment
 from fallbackd.ports.transport import Running, Transport, Unsent
 from fallbackd.transports.opencode.record import ServerIdentity, read_server
 from fallbackd.transports.process.leftovers import read_identity
 from fallbackd.transports.process.runner import tree
 
-OWN_VARIABLES = frozenset({"OPENCODE_SERVER_PASSWORD", "TMPDIR", "PWD"})
+OWN_VARIABLES = frozenset({"OPENCODE_SERVER_PASSWORD", "TMPDIR", "PWD", *CACHES})
 ENDING_S = 1.0
 _LOOK_S = 0.02
 _OWN_PREFIX = "FALLBACKD_"

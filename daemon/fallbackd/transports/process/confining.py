@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fallbackd.core.protocol import Confinement
-from fallbackd.lib.homes import places
+from fallbackd.core.protocol import Confinement, OwnCopy
+from fallbackd.lib.homes import expand, places
 from fallbackd.transports.process.runner.confine import places_of
 from fallbackd.transports.process.runner.gitplaces import git_places
 
@@ -43,9 +43,45 @@ def confine_words(
         "cwd": confinement.cwd,
         "made": [path for path in writable if path.endswith("/")],
         "writable": [path for path in writable if not path.endswith("/")],
+        "folders": paths(confinement.folders),
         "readable": [*paths(confinement.readable), directory],
         "hidden": paths(confinement.hidden),
     }
+
+
+def copy_words(
+    copies: Iterable[OwnCopy], words: Mapping[str, Any] | None, environ: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """
+    For `runner.copies.make`, by the variable and what it is set to. None where the program has no
+    directory for temporary files, in which they are.
+
+    Args:
+        words: As `confine_words` has them.
+        environ: Of the program, with the variables that say where its user has them.
+    """
+    temporary = environ.get("TMPDIR", "")
+    if not os.path.isabs(temporary):
+        return {}
+    home = os.path.expanduser("~")
+    found = {}
+    for each in copies:
+        real = expand(each.place, environ, home=home)
+        if real is None:
+            continue
+        shared, fresh = (
+            [path.rstrip("/") for path in places(given, environ, home=home)]
+            for given in (each.shared, each.fresh)
+        )
+        found[each.variable] = {
+            "top": os.path.join(temporary, "own", each.variable),
+            "below": each.below,
+            "real": real.rstrip("/"),
+            "shared": shared,
+            "fresh": fresh,
+            "hidden": () if words is None else words["hidden"],
+        }
+    return found
 
 
 def open_places(

@@ -28,7 +28,7 @@ import fallbackd
 from fallbackd.core.protocol import Call, CommandLine, NotStarted
 from fallbackd.lib.failpoints import handed_on, hit
 from fallbackd.ports.secrets import SecretProblem, Secrets
-from fallbackd.transports.process.confining import confine_words
+from fallbackd.transports.process.confining import confine_words, copy_words
 from fallbackd.transports.process.descent import Started, runner_above
 from fallbackd.transports.process.environment import child_environment, inheritable
 from fallbackd.transports.process.leftovers import runner_in, take_up
@@ -131,11 +131,14 @@ class ProcessTransport:
             unset=unset,
             marks={**credential, **marks},
         )
+        confine = confine_words(call.confinement, child_env, directory=directory)
+        copies = copy_words(call.copies, confine, child_env)
         spec = {
             "argv": call.argv,
             "cwd": call.cwd,
-            "env": child_env,
-            "confine": confine_words(call.confinement, child_env, directory=directory),
+            "env": {**child_env, **{name: each["top"] for name, each in copies.items()}},
+            "confine": confine,
+            "copies": list(copies.values()),
             "stdin_bytes": len(stdin),
             "directory": directory,
             "tmp": tmp,

@@ -20,7 +20,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from fallbackd.transports.process.runner.gitplaces import git_places, work_tree
-from fallbackd.transports.process.runner.landlock import MIN_ABI, READ, WRITE, Ruleset, kernel_abi
+from fallbackd.transports.process.runner.landlock import (
+    FOLDERS,
+    MIN_ABI,
+    READ,
+    WRITE,
+    Ruleset,
+    kernel_abi,
+)
 
 MAX_ENTRIES = 20_000
 """
@@ -38,7 +45,7 @@ _OPEN = os.O_PATH | os.O_CLOEXEC
 def build(confine: dict[str, Any] | None, *, abi: int | None = None) -> Ruleset | None:
     """
     Args:
-        confine: `writable`, `made`, `readable`, `hidden`: lists of absolute paths, see
+        confine: `writable`, `made`, `folders`, `readable`, `hidden`: lists of absolute paths, see
             `process.confining`; `cwd`: a working directory that may be written to, or empty;
             `toolchains`, with the `path` on which their programs are.
         abi: Of the kernel; None: asked for.
@@ -63,6 +70,9 @@ def build(confine: dict[str, Any] | None, *, abi: int | None = None) -> Ruleset 
             writable += [confine["cwd"], *git_places(confine["cwd"])]
         for path in dict.fromkeys(path.rstrip("/") or "/" for path in writable):
             _allow(rules, path, READ | WRITE)  # a file too, where a directory would be made
+        for path in confine.get("folders", ()):
+            _make(path)
+            _allow(rules, path, FOLDERS)
         if hidden:
             for path in confine["readable"]:
                 _allow(rules, path, READ)

@@ -55,6 +55,7 @@ WRITE = (
     | _REFER
     | _TRUNCATE
 )
+FOLDERS = _MAKE_DIR | _REMOVE_DIR
 _NEVER = _MAKE_CHAR | _MAKE_BLOCK
 """A device node of the superuser's own would be a way around every other rule."""
 _OF_FILES = _READ_FILE | _WRITE_FILE | _TRUNCATE

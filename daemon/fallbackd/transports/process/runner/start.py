@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from fallbackd.transports.process.runner import confine
+from fallbackd.transports.process.runner import confine, copies
 
 _STDOUT_BYTES = 1024 * 1024
 """Capacity of the pipe that the answer comes through: the most that an ordinary user may ask for.
@@ -53,6 +53,7 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | StartRefused:
     rules = None
     try:
         rules = confine.build(spec.get("confine"))
+        copies.make(spec.get("copies", ()))
         if has_input:
             read, write = os.pipe()
             theirs.append(read)
