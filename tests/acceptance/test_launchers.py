@@ -1,5 +1,6 @@
 """What a person's own programs run or obey later is closed to confined agents of every kind."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,45 @@ async def test_nothing_is_left_that_is_run_later(
 
 def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+GIT = """#!/bin/sh
+cat > /dev/null
+git() {{ command git -c user.name=T -c user.email=t@example.invalid "$@"; }}
+git init -q other && echo x > f && git add f && git commit -qm made && git remote add origin ../x
+{more}
+printf '#!/bin/sh\\ntouch planted\\n' > .git/hooks/post-commit; chmod +x .git/hooks/post-commit
+git config core.fsmonitor 'touch planted'
+echo done
+"""
+
+
+@pytest.mark.parametrize(("permissions", "stays"), [("workspace", not IS_CONFINED), ("full", True)])
+async def test_hooks_and_programs_of_a_repository_are_as_they_were(
+    tmp_path: Path, permissions: str, stays: bool
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    subprocess.run(["git", "init", "-q"], cwd=work, check=True)
+    hook = work / ".git" / "hooks" / "post-commit"
+    hook.parent.mkdir(exist_ok=True)
+    agent = program(tmp_path / "bin", "agent", GIT.format(more=""))
+    config = f'[backends.x]\nkind = "generic-cli"\ncommand = ["{agent}"]\n'
+    async with running(tmp_path, config) as daemon:
+        done = await daemon.client.call(
+            "delegate",
+            {
+                "prompt": "x",
+                "backend": "x",
+                "permissions": permissions,
+                "cwd": str(work),
+                "wait": "finished",
+            },
+            timeout_s=HANG_S,
+        )
+        assert done["text"].endswith("done"), done
+    assert hook.exists() is stays
+    text = (work / ".git" / "config").read_text()
+    assert ("fsmonitor" in text) is stays
+    assert ("remote" in text) is stays  # the whole file, since it named a program
+    assert any("post-commit" in one for one in done["warnings"]) is not stays

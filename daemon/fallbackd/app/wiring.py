@@ -45,6 +45,7 @@ from fallbackd.transports.opencode.link import OpencodeLink
 from fallbackd.transports.opencode.transport import ServedTransport
 from fallbackd.transports.opencode.whose import ProcessOwners
 from fallbackd.transports.probe import FreeProbe
+from fallbackd.transports.process import gitguard
 from fallbackd.transports.process.confining import open_places
 from fallbackd.transports.process.environment import Inheritable
 from fallbackd.transports.process.leftovers import end_stray
@@ -232,6 +233,8 @@ def build(
         variables_of=read_variables,
         open_window=windows.open,
         open_places=open_places,
+        look_at_git=gitguard.look,
+        put_git_back=gitguard.put_back,
         private=private_places(places, environ),
         shortage=shortage,
         has_room=has_room,

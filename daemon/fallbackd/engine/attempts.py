@@ -8,6 +8,8 @@ daemon has begun is resumed as it is found: running, ended, or never started.
 import errno
 
 import anyio
+import anyio.to_thread
+import msgspec
 import structlog
 from msgspec import structs
 
@@ -16,7 +18,7 @@ from fallbackd.core.effects import StartAttempt
 from fallbackd.core.events import AttemptEnded, AttemptStarted
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.ids import BackendId
+from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.engine.carrying import from_record, place_of
 from fallbackd.engine.confinement import explained, footprint_of
 from fallbackd.engine.credentials import given_variables, with_variables
@@ -52,13 +54,29 @@ async def run_attempt(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> 
         failure = _broken(host, error)
         ended = AttemptEnded(attempt=order.attempt, failure=failure, gone=gone)
     changed = await host.planted.end(order.attempt, now=host.clock.now())
-    ended = structs.replace(ended, warnings=(*ended.warnings, *changed))
+    dropped = await _put_git_back(host, order.attempt)
+    ended = structs.replace(ended, warnings=(*ended.warnings, *changed, *dropped))
     if ended.failure is not None:
         has_route = not live.was_offline and host.world.has_route()
         ended = structs.replace(ended, has_route=has_route)
     hit("attempt.ended.before")
     await host.handle(structs.replace(ended, luck=host.world.luck()))
     hit("attempt.ended.after")
+
+
+async def _put_git_back(host: LiveHost, attempt: AttemptId) -> tuple[str, ...]:
+    """Drop what it has changed of what git runs and obeys. Returns a warning for people."""
+    known = host.runs.git(attempt)
+    try:
+        changed = await anyio.to_thread.run_sync(host.world.put_git_back, known) if known else ()
+    except (OSError, msgspec.MsgspecError) as error:
+        return (f"look at .git before you use git there: what was changed stays ({error})",)
+    if not changed:
+        return ()
+    return (
+        f"changes of {', '.join(changed)} were dropped, and are beside it as *.dropped: git runs"
+        " what is there; permission `full` may change hooks, and settings that name a program",
+    )
 
 
 def _broken(host: LiveHost, error: Exception) -> Failure:

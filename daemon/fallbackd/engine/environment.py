@@ -142,6 +142,10 @@ class World(Struct, frozen=True, kw_only=True):
     ] = lambda _confinement, _environ: ((), ())
     """Makes places that are to be made; the directories that may be written to, and where git keeps
     the repository."""
+    look_at_git: Callable[[str], bytes] = lambda _cwd: b""
+    """What git runs and obeys in the repository of a directory; empty: it has none."""
+    put_git_back: Callable[[bytes], tuple[str, ...]] = lambda _known: ()
+    """Drops what has changed of that, and returns the paths."""
     private: tuple[str, ...] = ()
     """Files and directories of the daemon that no confined program may read."""
     shortage: Callable[[int], str | None] = lambda beginning: None

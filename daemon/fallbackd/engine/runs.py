@@ -39,6 +39,7 @@ MAX_PROMPT_BYTES = 64 * 1024 * 1024
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_TEXT_BYTES = 8 * 1024 * 1024
 """So much of an answer is given out; JSON may spell each byte with six."""
+MAX_GIT_BYTES = 64 * 1024 * 1024
 ANSWER_DRAFT = "answer.part"
 RECORD = "record"
 PLANTED = "planted"
@@ -222,6 +223,18 @@ class Runs:
             return privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES)
         except OSError:
             return None
+
+    def keep_git(self, attempt: AttemptId, data: bytes) -> None:
+        """What git obeyed at the start of an attempt. Without room nothing is put back."""
+        with suppress(OSError):
+            _write_new(f"{self.attempt_path(attempt)}/git", data)
+
+    def git(self, attempt: AttemptId) -> bytes:
+        try:
+            path = f"{self.attempt_path(attempt)}/git"
+            return privatefile.read_file(path, max_bytes=MAX_GIT_BYTES)
+        except OSError:
+            return b""
 
     def keep_pinned(self, attempt: AttemptId, data: bytes) -> None:
         """What an attempt has found at its start. Without room it is known as long as this runs."""

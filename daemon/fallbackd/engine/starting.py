@@ -16,13 +16,19 @@ from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Entry
-from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
+from fallbackd.core.protocol import Call, CommandLine, HttpRequest, Permissions, ServedPrompt, Work
 from fallbackd.core.routing.candidates import shell_of
 from fallbackd.core.watch import Watch
 from fallbackd.core.work.resumption import CONTINUE, not_resumed
 from fallbackd.core.work.workspaces import may_write
 from fallbackd.engine.carrying import GivenPast, carried, on_record, place_of
-from fallbackd.engine.confinement import confined, confinement_of, copies_of, with_own_roots
+from fallbackd.engine.confinement import (
+    confined,
+    confinement_of,
+    copies_of,
+    footprint_of,
+    with_own_roots,
+)
 from fallbackd.engine.credentials import (
     carrying,
     credential_of,
@@ -83,6 +89,7 @@ async def begin(
     has_program = kind.program(options) is not None
     place = _laid_out(host, order, prepared, given, works=has_program)
     planted = await _planted(host, order, prepared, kind, options, place) if has_program else {}
+    await _keep_git(host, order, prepared.delegation.permissions, place.cwd)
     call = _call(
         host, live, prepared, kind, options, given=given, place=place, planted=tuple(planted)
     )
@@ -115,6 +122,17 @@ async def begin(
             " look at it; work in a new session uses it",
         )
     return Underway(running=running, before=before, given=given, warnings=warnings)
+
+
+async def _keep_git(
+    host: LiveHost, order: StartAttempt, permissions: Permissions, cwd: str
+) -> None:
+    """Know again what git obeys there: the kernel's rules cannot close it alone."""
+    is_held = footprint_of(host.settings, host.world, order.backend, permissions) is not None
+    if not is_held or permissions != "workspace" or order.taken_up:
+        return
+    if known := await anyio.to_thread.run_sync(host.world.look_at_git, cwd):
+        host.runs.keep_git(order.attempt, known)
 
 
 async def _planted(
