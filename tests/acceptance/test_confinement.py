@@ -110,7 +110,7 @@ async def test_what_the_confinement_refused_is_explained(tmp_path: Path) -> None
     async with running(tmp_path, text) as daemon:
         done = await delegate(daemon)
         evidence = done["attempts"][0]["failure"]["evidence"]
-        assert ("Permission denied (it is confined: `writable`" in evidence) is IS_CONFINED
+        assert ("Permission denied (it is confined: `writable = " in evidence) is IS_CONFINED
         assert not (daemon.home / "state").exists() or not IS_CONFINED
 
 

@@ -11,6 +11,7 @@ from fallbackd.backends import KINDS
 from fallbackd.backends.codex_cli import CONFIG as CONFIG_OF_CODEX
 from fallbackd.backends.toolchains import CACHES, TOOLCHAINS
 from fallbackd.config.load import load
+from fallbackd.core.failures import Reason, make_failure
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import (
     CommandLine,
@@ -23,7 +24,13 @@ from fallbackd.core.protocol import (
 )
 from fallbackd.core.routing.candidates import shell_of
 from fallbackd.engine import starting
-from fallbackd.engine.confinement import confined, confinement_of, copies_of, with_own_roots
+from fallbackd.engine.confinement import (
+    confined,
+    confinement_of,
+    copies_of,
+    explained,
+    with_own_roots,
+)
 from fallbackd.engine.environment import Settings, World
 from fallbackd.transports.process.runner.landlock import WHOLE_ABI
 
@@ -140,6 +147,24 @@ def test_caches_are_its_own_but_for_those_of_tools_where_it_may_write(backend: s
         assert cargo in copies("read")[variable].fresh
         assert copies("read")[variable].shared == ()
     assert copies("full") == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "place"),
+    [
+        ("sh: 1: cannot create /tmp/x/y: Permission denied", "/tmp/x/"),
+        (
+            "fatal: could not create leading directories of '/src/x/.git': Permission denied",
+            "/src/x/",
+        ),
+        ("fatal: could not create '../x': Permission denied", "DIRECTORY/"),
+    ],
+)
+def test_a_refusal_says_how_the_place_is_allowed(said: str, place: str) -> None:
+    failure = make_failure(Reason.PERMISSION, now=0.0, evidence=said, signature="x")
+    assert explained(failure).evidence == (
+        f'{said} (it is confined: `writable = ["{place}"]` in its table lets it write there too)'
+    )
 
 
 def test_a_configuration_names_further_places() -> None:

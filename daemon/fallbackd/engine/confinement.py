@@ -1,6 +1,8 @@
 """To what places the program of an attempt is confined."""
 
 import hashlib
+import os
+import re
 from collections.abc import Iterator
 
 from msgspec import structs
@@ -24,7 +26,8 @@ from fallbackd.engine.environment import Settings, World
 from fallbackd.lib.homes import places
 
 _REFUSED = ("permission denied", "eacces", "exdev", "cross-device link")
-_HINT = " (it is confined: `writable` and `confine` of the configuration say where it may write)"
+_PLACE = re.compile(r"(?:^|[\s'\"`\u2018])(/[^\s'\"`\u2019:]+)")
+_HINT = ' (it is confined: `writable = ["{place}/"]` in its table lets it write there too)'
 
 
 def footprint_of(
@@ -66,7 +69,9 @@ def explained(failure: Failure) -> Failure:
     """What a confined program died of, with a word about what may have refused it something."""
     if not any(word in failure.evidence.lower() for word in _REFUSED):
         return failure
-    return structs.replace(failure, evidence=failure.evidence + _HINT)
+    named = _PLACE.search(failure.evidence)
+    hint = _HINT.format(place="DIRECTORY" if named is None else os.path.dirname(named[1]))
+    return structs.replace(failure, evidence=failure.evidence + hint)
 
 
 def confinement_of(
