@@ -70,7 +70,9 @@ def explained(failure: Failure) -> Failure:
     if not any(word in failure.evidence.lower() for word in _REFUSED):
         return failure
     named = _PLACE.search(failure.evidence)
-    hint = _HINT.format(place="DIRECTORY" if named is None else os.path.dirname(named[1]))
+    hint = _HINT.format(
+        place="DIRECTORY" if named is None else os.path.dirname(named[1]).rstrip("/")
+    )
     return structs.replace(failure, evidence=failure.evidence + hint)
 
 
