@@ -49,8 +49,15 @@ async def test_a_generation_that_breaks_after_text_is_broken_off_before_its_end(
         assert set(g.marks()) == {"model:a/m-a"}
 
 
-@pytest.mark.parametrize("pieces", [(chunk("network_error"),), (chunk("stop"),)])
-async def test_a_generation_that_breaks_or_ends_before_text_is_answered_by_the_next(
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (chunk("network_error"),),
+        (chunk("stop"),),
+        (chunk(content="Half of ") + chunk("network_error"),),
+    ],
+)
+async def test_a_generation_that_breaks_or_ends_before_text_is_sent_is_answered_by_the_next(
     tmp_path: Path, pieces: tuple[bytes, ...]
 ) -> None:
     def broken(request: HttpRequest) -> Told:
@@ -167,4 +174,25 @@ async def test_a_count_that_no_backend_gives_whole_is_an_error_and_marks_none(
     async with gateway(tmp_path, told_backend("a", kind), answers=answers) as g:
         answer = await g.client.post(path, json=body)
         assert answer.status_code == 503
+        assert g.marks() == {}
+
+
+TEXT = {"type": "message", "content": [{"type": "output_text", "text": "well"}]}
+MADE = {"id": "resp_1", "object": "response", "status": "completed", "output": [TEXT]}
+
+
+@pytest.mark.parametrize("body", [b"<html>login</html>", b"", b'{"id": "resp_1", "out', b"[1]"])
+async def test_a_stored_answer_that_its_provider_does_not_give_whole_is_an_error(
+    tmp_path: Path, body: bytes
+) -> None:
+    def answer(request: HttpRequest) -> Told:
+        return as_json(MADE) if request.method == "POST" else Told(pieces=(body,))
+
+    backend = told_backend("a", options={"api_mode": "responses"})
+    async with gateway(tmp_path, backend, answers={"a": answer}) as g:
+        asked = {"model": "team", "input": "say it"}
+        assert (await g.client.post("/v1/responses", json=asked)).json()["id"] == "resp_1"
+        found = await g.client.get("/v1/responses/resp_1")
+        assert found.status_code == 502
+        assert "not a JSON object" in found.json()["error"]["message"]
         assert g.marks() == {}

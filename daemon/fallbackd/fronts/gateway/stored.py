@@ -32,6 +32,7 @@ from fallbackd.fronts.gateway.sealed import SealedWatch, is_sealed
 from fallbackd.ports.passing import PassedOn, PassOn
 
 SILENCE_S = 180.0
+NO_CONTENT = 204
 _PATH = re.compile(r"/v1/responses/([\w-]{1,200})(/input_items|/cancel)?", re.A)
 _METHODS = {None: ("GET", "HEAD", "DELETE"), "/input_items": ("GET", "HEAD"), "/cancel": ("POST",)}
 
@@ -211,7 +212,10 @@ async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
     is_short = may_be_stream and not (watch.is_whole or _is_all(watch))
     if is_short or not isinstance(end, HttpResponse) or end.truncated:
         raise way.failed("it broke off")
-    watch.finish(end, is_side=True)
+    why = watch.finish(end, is_side=True)
+    is_good = head.status < 300 and head.status != NO_CONTENT
+    if why is not None and is_good and not (watch.has_failed or watch.is_stream):
+        raise way.failed("what it sends is not a JSON object")
     told = passed.masked(bytes(body)) if watch.has_failed else bytes(body)
     await way.begin(head, length=len(told))
     await way.caller.send(told)
