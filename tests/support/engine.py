@@ -185,6 +185,11 @@ class ScriptedEngine:
     ) -> Sequence[Delegation]:
         return list(self.found.values())[:limit]
 
+    async def prompt_starts(
+        self, found: Sequence[Delegation], *, max_bytes: int
+    ) -> dict[DelegationId, str]:
+        return {one.delegation: "the prompt"[:max_bytes] for one in found}
+
     async def kept_answer(self, found: Delegation) -> KeptAnswer | None:
         text = await self.text(found)
         return None if text is None else KeptAnswer(text=text, path="/nowhere")

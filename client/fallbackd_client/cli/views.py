@@ -164,6 +164,8 @@ def delegation_view(found: dict[str, Json], style: Style) -> str:
     state = str(found.get("state", "?"))
     pairs: list[tuple[str, object]] = [
         ("state", state),
+        ("prompt", found.get("prompt")),
+        ("directory", found.get("cwd")),
         ("session", found.get("session")),
         ("role", found.get("role")),
         ("requested", found.get("requested")),

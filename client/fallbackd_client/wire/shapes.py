@@ -261,6 +261,10 @@ class Delegation(Struct, frozen=True, kw_only=True):
     """The session that it belongs to."""
     role: str | None = None
     """The role that it was asked for."""
+    cwd: str | None = None
+    """Its working directory; null: a private one."""
+    prompt: str | None = None
+    """How the prompt begins, with secrets masked, in `delegation.get`; null: it is gone."""
     requested: str | None = None
     """The backend that it was to run on first."""
     active: str | None = None

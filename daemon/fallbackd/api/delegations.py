@@ -121,7 +121,8 @@ async def delegation_get(
     engine: "Engine", params: DelegationGetParams, caller: Caller
 ) -> Delegation:
     found = await engine.delegation(params.delegation)
-    return await _shown(engine, found, caller)
+    shown = await _shown(engine, found, caller)
+    return structs.replace(shown, prompt=(await listing.prompts(engine, (found,)))[0])
 
 
 async def delegation_list(

@@ -67,10 +67,14 @@ def _wanted(params: DelegationListParams) -> Selection:
 
 
 async def _lines(engine: "Engine", listed: Sequence[Delegation]) -> tuple[wire.DelegationLine, ...]:
+    said = zip(listed, await prompts(engine, listed), strict=True)
+    return tuple(shapes.delegation_line(one, prompt=prompt) for one, prompt in said)
+
+
+async def prompts(engine: "Engine", listed: Sequence[Delegation]) -> list[str | None]:
+    """How the prompt of each begins, with secrets masked; None: it is gone."""
     starts = await engine.prompt_starts(listed, max_bytes=PROMPT_BYTES)
-    return tuple(
-        shapes.delegation_line(one, prompt=_start(starts.get(one.delegation))) for one in listed
-    )
+    return [_start(starts.get(one.delegation)) for one in listed]
 
 
 def _fits(one: Delegation, params: DelegationListParams) -> bool:

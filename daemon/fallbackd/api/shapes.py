@@ -110,6 +110,7 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
     return alike(
         wire.Delegation,
         one,
+        cwd=one.cwd or None,
         fallback_from=views.fallback_from(one),
         fallback_reason=views.fallback_reason(one),
         requested_platform=one.requested,

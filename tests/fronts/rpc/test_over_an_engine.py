@@ -253,7 +253,7 @@ async def test_a_session_is_stopped_with_what_waits_in_it(tmp_path: Path) -> Non
             found = await call("delegation.get", {"delegation": one["delegation"]})
             assert (found["state"], found["attempts"]) == ("cancelled", [])
         found = await call("delegation.get", {"delegation": beside["delegation"]})
-        assert found["state"] == "running"
+        assert (found["state"], found["prompt"], found.get("cwd")) == ("running", "x", None)
         assert (await call("delegation.cancel", {"session": "s"}))["state"] == "cancelled"
         await call("delegation.cancel", {"session": "t"})
         assert await refused(daemon, "delegation.cancel", session="other") == -32001

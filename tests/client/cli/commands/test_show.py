@@ -4,6 +4,8 @@ FOUND = {
     "delegation": "d1",
     "state": "failed",
     "session": "s1",
+    "prompt": "Explain\x1b[2J this",
+    "cwd": "/home/a/project",
     "requested": "codex",
     "fallback_reason": "rate_limit: later",
     "created_at": 100.0,
@@ -38,6 +40,8 @@ def test_a_delegation_is_shown_with_attempts_hops_and_verdicts(run_cli: RunCli) 
     assert ran.params("delegation.get") == {"delegation": "d1"}
     for words in (
         "delegation d1",
+        "prompt     Explain this",
+        "directory  /home/a/project",
         "took       2m 5s",
         "usage      5 tokens in, 7 out, 0.5000 USD",
         "failure    task_failed: exit 1",
