@@ -105,6 +105,15 @@ def test_a_model_is_named_and_may_not_be_an_option(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CLIS)
+@pytest.mark.parametrize("value", ["--dangerous", "-c", "-x=1"])
+def test_nothing_that_a_caller_names_is_an_option(kind: str, value: str) -> None:
+    assert start(kind, prompt=value, session=value, effort=value).argv == start(kind).argv
+    own = Options(command=("tool", "{session}"), serve=False)
+    with pytest.raises(ValueError, match="option"):
+        start(kind, own, session=value)
+
+
+@pytest.mark.parametrize("kind", CLIS)
 def test_the_model_of_the_work_goes_before_the_configured_one(kind: str) -> None:
     argv = start(kind, Options(serve=False, model="old"), model="new").argv
     assert "new" in argv

@@ -311,6 +311,24 @@ def test_how_a_command_ended_is_kept(name: str, outcome: OutcomeWord) -> None:
             assert [(one.result, one.outcome) for one in answer.tools] == [(result, outcome)]
 
 
+@pytest.mark.parametrize("name", agents.AGENTS)
+@pytest.mark.parametrize("outcome", ["done", "failed", "no_result"])
+def test_a_call_at_the_end_is_written_as_words_so_that_no_reader_runs_it(
+    name: str, outcome: OutcomeWord
+) -> None:
+    """An agent can end what it has stored with any call."""
+    tool = ToolUse(name="shell", command="rm -rf ~", result="", outcome=outcome)
+    for said in ((user("go"), agent("", tool)), (user("go"), agent("", tool, tool))):
+        written = agents.AGENTS[name].render(
+            said, place=Path("/nowhere"), cwd="/w", now=NOW, seed=SEED, owner="program", model="a/b"
+        )
+        assert written is not None
+        (_, answer) = agents.AGENTS[name].parse(written.data).said
+        assert len(answer.tools) == (0 if outcome == "no_result" else len(said[1].tools) - 1)
+        assert answer.text.endswith("]"), "the last of all is a text"
+        assert "ran: rm -rf ~" in answer.text
+
+
 PICTURE = Attachment(type="image/png", data="aGVsbG8=", size_bytes=6)
 PAPER = Attachment(type="application/pdf", data="aGVsbG8=", size_bytes=6)
 
