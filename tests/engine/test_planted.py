@@ -1,5 +1,6 @@
 """Configuration that one attempt leaves in its directory is not obeyed by the next agent there."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,27 @@ async def test_work_that_waited_for_the_directory_does_not_obey_it(tmp_path: Pat
         await ended(engine, first)
         await ended(engine, second)
     assert WITHOUT["claude"] in runs(tmp_path, "claude")[0]
+
+
+async def test_later_work_in_a_directory_below_does_not_obey_it(tmp_path: Path) -> None:
+    cwd = tree(tmp_path)
+    for name in ("sub", "old/.claude"):
+        (cwd / name).mkdir(parents=True)
+    (cwd / "old/.claude/settings.json").write_text("{}")
+    environ = programs(tmp_path, ANSWERS)
+    # Longer ago than the times of files are exact.
+    then = cwd.stat().st_ctime + 0.5
+    await until(lambda: time.time() > then)
+    config = settings(
+        agent("a", writing(tmp_path, "sub/.claude/settings.json", "echo done")),
+        agent("claude", kind="claude"),
+    )
+    async with engine_in(tmp_path, config, environ=environ) as engine:
+        await work(engine, backend="a", cwd=str(cwd), session="s")
+        for name in ("sub", "old"):
+            await work(engine, backend="claude", cwd=str(cwd / name), session="s")
+    with_it = [WITHOUT["claude"] not in argv for argv in runs(tmp_path, "claude")]
+    assert with_it == [False, True]
 
 
 @pytest.mark.parametrize("below", ["", "sub"])

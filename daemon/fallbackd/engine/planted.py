@@ -13,8 +13,11 @@ runs is a person's. Both are durable, the first in the directory of the attempt,
 """
 
 import os
+import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from math import inf
 
 import anyio.to_thread
 import msgspec
@@ -25,10 +28,11 @@ from fallbackd.core.ids import AttemptId, DelegationId, SessionId
 from fallbackd.core.opencode.projects import FILES
 from fallbackd.core.records import Delegation
 from fallbackd.engine.runs import Runs
-from fallbackd.lib.digests import changed_since, digests
+from fallbackd.lib.digests import digests, was_changed
 from fallbackd.lib.directories import is_below, levels
 
 MAX_KEPT = 1000
+MAX_ENDED = 200
 _COARSE_S = 0.1
 """Times of files lag behind the clock by less than this."""
 
@@ -61,7 +65,10 @@ class Planted:
         self._names = tuple(dict.fromkeys((*of_kinds, *FILES)))
         self._home = os.path.realpath(home)
         self._running: dict[AttemptId, Pinned] = {}
+        self._ended: deque[tuple[Pinned, float]] = deque(maxlen=MAX_ENDED)
+        """The last ones that have ended, and when: what they changed further below."""
         self._left: dict[str, Left] | None = None
+        self._keeps = threading.Lock()
 
     async def begin(
         self, attempt: AttemptId, delegation: Delegation, cwd: str, *, writes: bool, now: float
@@ -86,6 +93,10 @@ class Planted:
         for other in tuple(self._running.values()):
             if other.delegation != delegation.delegation:
                 found |= dict.fromkeys(_changed(other, seen), other.attempt)
+        for other, until in tuple(self._ended):
+            if _holds(delegation, other.session, until):
+                below = (one for one in seen if _is_changed_below(other, one, until=until))
+                found |= dict.fromkeys(below, other.attempt)
         if writes:
             pinned = Pinned(
                 attempt=attempt,
@@ -107,11 +118,7 @@ class Planted:
             for place, digest in seen.items()
             if (one := left.get(place)) is not None
             and one.digest == digest
-            and (
-                one.session == delegation.session
-                or delegation.created_at <= one.at
-                or delegation.parent is not None
-            )
+            and _holds(delegation, one.session, one.at)
         }
 
     async def left_by(self, places: Iterable[str]) -> AttemptId | None:
@@ -146,6 +153,7 @@ class Planted:
             return ()
         changed = await anyio.to_thread.run_sync(self._end, pinned, now)
         del self._running[attempt]
+        self._ended.append((pinned, now))
         if not changed:
             return ()
         what = in_words(dict.fromkeys(changed, attempt), cwd=pinned.cwd)
@@ -159,10 +167,11 @@ class Planted:
             if pinned.digests.get(place) != digest
         }
         if changed:
-            left = {**self._read(), **changed}
-            newest = sorted(left.items(), key=lambda one: one[1].at)[-MAX_KEPT:]
-            self._left = dict(newest)
-            self._runs.keep_planted(msgspec.json.encode(self._left))
+            with self._keeps:
+                left = {**self._read(), **changed}
+                newest = sorted(left.items(), key=lambda one: one[1].at)[-MAX_KEPT:]
+                self._left = dict(newest)
+                self._runs.keep_planted(msgspec.json.encode(self._left))
         return tuple(changed)
 
     def _read(self) -> dict[str, Left]:
@@ -186,8 +195,21 @@ def _changed(other: Pinned, seen: Mapping[str, str]) -> Iterable[str]:
         if place in other.places:
             if other.digests.get(place) != digest:
                 yield place
-        elif is_below(place, other.cwd) and changed_since(place, other.cwd, other.at - _COARSE_S):
+        elif _is_changed_below(other, place):
             yield place
+
+
+def _is_changed_below(other: Pinned, place: str, *, until: float = inf) -> bool:
+    """Whether it lies deeper than an attempt was looked at, and was changed while that ran."""
+    if place in other.places or not is_below(place, other.cwd):
+        return False
+    return was_changed(place, other.cwd, since=other.at - _COARSE_S, until=until)
+
+
+def _holds(delegation: Delegation, session: SessionId, at: float) -> bool:
+    """Whether what was left in a session by then is not for this work to obey."""
+    is_inside = delegation.parent is not None
+    return is_inside or delegation.session == session or delegation.created_at <= at
 
 
 def of_kind(found: Mapping[str, AttemptId], kind: BackendKind) -> dict[str, AttemptId]:

@@ -4,6 +4,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable
+from math import inf
 
 from fallbackd.lib.privatefile import regular
 
@@ -27,18 +28,16 @@ def digests(places: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def changed_since(place: str, top: str, at: float) -> bool:
+def was_changed(place: str, top: str, *, since: float, until: float = inf) -> bool:
     """
-    Whether a place, what is in it, or a directory between it and `top` was changed since then.
+    Whether a place, what is in it, or a directory between it and `top` was last changed then.
 
     The time of a change is the kernel's own: a program cannot set it.
     """
-    above = place
-    while above != top and above != "/":
-        if _changed_at(above) >= at:
-            return True
-        above = os.path.dirname(above)
-    return any(_changed_at(path) >= at for path in _below(place))
+    paths = [place]
+    while paths[-1] not in (top, "/"):
+        paths.append(os.path.dirname(paths[-1]))
+    return any(since <= _changed_at(path) <= until for path in (*paths[:-1], *_below(place)))
 
 
 def _digest(place: str, seen: os.stat_result) -> str:
