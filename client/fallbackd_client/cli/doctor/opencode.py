@@ -30,8 +30,9 @@ def look_at_opencode(machine: Machine) -> list[Finding]:
         what = (
             f"{why}; {machine.which('opencode')} gets no work, and its sessions are not protected"
         )
-        for path in dict.fromkeys(path for path, *_ in entries):
-            what += f"; it does not load the plugin that {path} names"
+        for path in _configs(machine):
+            if _entries(machine, path) or _entries(machine, path, key="plugins"):
+                what += f"; it does not load the plugin that {path} names"
         return [Finding("opencode", WARNING, what)]
     for path, entry, fix in entries:
         if entry.startswith(("file://", "/", "./", "../", "~/")):
@@ -84,16 +85,21 @@ def _configs(machine: Machine, *, existing: bool = True) -> list[str]:
     return [path for path in paths if os.path.isfile(path)] if existing else paths
 
 
-def _entries(machine: Machine, path: str) -> list[tuple[str, str]]:
-    """Plugins that are meant to be ours, each with the command that names ours in its place."""
+def _entries(machine: Machine, path: str, *, key: str = "plugin") -> list[tuple[str, str]]:
+    """
+    Plugins that are meant to be ours, each with the command that names ours in its place.
+
+    Args:
+        key: Version 2 reads `plugins` too.
+    """
     text = machine.read(path) or ""
-    named = _named(machine, path)
+    named = _named(machine, path, key=key)
     return [(entry, _fix(path, text, *at)) for entry, *at in named if _OURS.search(entry)]
 
 
-def _named(machine: Machine, path: str) -> list[tuple[str, int, int]]:
+def _named(machine: Machine, path: str, *, key: str = "plugin") -> list[tuple[str, int, int]]:
     try:
-        return list(strings(machine.read(path) or "", ["plugin"]))
+        return list(strings(machine.read(path) or "", [key]))
     except Unreadable:  # opencode says so itself
         return []
 

@@ -48,6 +48,8 @@ def test_a_later_version_is_named_and_no_older_one_is_advised(tmp_path: Path, ve
     ((level, what, fix),) = told(look_at_opencode(home.machine()))
     assert (level, fix) == ("warning", "")
     assert what == f"{says}; it does not load the plugin that {config} names"
+    configured(home, plugin_of(f"file://{shared(OPENCODE_PLUGIN)}").replace("plugin", "plugins", 1))
+    assert told(look_at_opencode(home.machine())) == [("warning", what, "")]
     entry = {"state": "broken", "reason": "not_configured", "detail": "version"}
     status = {"health": {"a": {"state": "healthy"}, "opencode": entry}}
     known = {"programs": known_programs(), "daemon": {"version": __version__, "pid": 7}}
