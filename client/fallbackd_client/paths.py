@@ -1,4 +1,4 @@
-"""Where the daemon's socket is."""
+"""Where the daemon's socket is, and what clients keep beside its records."""
 
 import os
 
@@ -40,12 +40,15 @@ def socket_candidates(environ: "Mapping[str, str]") -> list[str]:
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(runtime):
         candidates.append(os.path.join(runtime, "fallbackd", "control.sock"))
+    candidates.append(os.path.join(state_dir(environ), "control.sock"))
+    return candidates
+
+
+def state_dir(environ: "Mapping[str, str]") -> str:
     state = environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):
-        home = home_of(environ)
-        state = os.path.join(home, ".local", "state")
-    candidates.append(os.path.join(state, "fallbackd", "control.sock"))
-    return candidates
+        state = os.path.join(home_of(environ), ".local", "state")
+    return os.path.join(state, "fallbackd")
 
 
 def find_socket(environ: "Mapping[str, str] | None" = None, *, runtimes: str = "/run/user") -> str:

@@ -1,14 +1,22 @@
-"""Claude Code's `StopFailure` hook: a turn that failed is reported, and the way on is named."""
+"""
+Claude Code's hooks. `StopFailure`: a turn that failed is reported, and the way on is named.
+`UserPromptSubmit`: the prompt that it sends by itself at the reset of a limit is held back where
+its conversation continues with another agent.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 
 from fallbackd_client.calls import inside_of
 from fallbackd_client.client import Client
 from fallbackd_client.errors import ClientError
 from fallbackd_client.interactive.words import sentence
+from fallbackd_client.paths import state_dir
+from fallbackd_client.settings.files import regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,6 +79,44 @@ def report(event: Mapping[str, Json], socket: str | None) -> str | None:
     if not isinstance(backend, str) or not isinstance(health, dict):
         return None
     return sentence(backend, health, resuming=resuming_of(event))
+
+
+_BY_ITSELF = re.compile(r"\busage limit has reset\b", re.IGNORECASE)
+"""In the prompt that is sent at the reset (claude 2.1.332)."""
+
+
+def hold(session: str, agent: str) -> None:
+    """Hold back what claude sends next by itself in a session that continues with an agent."""
+    path = _mark_of(session)
+    with contextlib.suppress(OSError):
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(agent)
+
+
+def held(event: Mapping[str, Json]) -> str | None:
+    """
+    The reason to hold a prompt back, once; None: it is sent. A prompt of the person takes the
+    session back.
+    """
+    session, prompt = event.get("session_id"), event.get("prompt")
+    is_prompt = event.get("hook_event_name") == "UserPromptSubmit" and isinstance(prompt, str)
+    if not (is_prompt and isinstance(session, str) and session.replace("-", "").isalnum()):
+        return None
+    path = _mark_of(session)
+    try:
+        with open(path, encoding="utf-8", errors="replace", opener=regular) as file:
+            agent = file.read(100)
+        os.unlink(path)
+    except OSError:
+        return None
+    if not _BY_ITSELF.search(str(prompt)):
+        return None
+    return f"this conversation continues with {agent}; to continue it here, send a prompt"
+
+
+def _mark_of(session: str) -> str:
+    return os.path.join(state_dir(os.environ), "continued", f"{session}.elsewhere")
 
 
 def resuming_of(event: Mapping[str, Json]) -> ResumingWord:

@@ -1,7 +1,7 @@
 """
 What makes an agent that a person has open report to the daemon, and where that is kept.
 
-claude: its own settings get the `StopFailure` hook and a status line, which runs the user's own
+claude: its own settings get two hooks (see `hook`) and a status line, which runs the user's own
 one too. codex: it reports nothing by itself; our configuration has its sessions watched.
 """
 
@@ -27,7 +27,7 @@ HOOK_S = 5
 REFRESH_S = 9
 """How often claude runs the status line while nothing happens. An unusual number, by which ours is
 recognised when it is removed."""
-_HOOKS = ("hooks", "StopFailure")
+_EVENTS = ("StopFailure", "UserPromptSubmit")
 _LINE = "statusLine"
 _OUR_HOOK = ["report", "--claude-hook"]
 _LABEL = "fallbackd hooks"
@@ -42,20 +42,23 @@ def claude_settings(environ: Mapping[str, str]) -> str:
 def claude_part(path: str, hook: Command, line: Command | None) -> Part:
     """
     Args:
-        hook: What reports a failure.
+        hook: What answers a hook.
         line: The status line; None: that of the user stays as it is.
     """
     group: Json = {"hooks": [{"type": "command", "command": _shell(hook), "timeout": HOOK_S}]}
-    snippet: dict[str, Json] = {"hooks": {"StopFailure": [group]}}
+    snippet: dict[str, Json] = {"hooks": {name: [group] for name in _EVENTS}}
     if line is not None:
         snippet[_LINE] = {"type": "command", "command": _shell(line), "refreshInterval": REFRESH_S}
 
     def put(text: str) -> str:
-        text = jsonc.with_element(text, _HOOKS, group, is_ours=is_our_group)
+        for name in _EVENTS:
+            text = jsonc.with_element(text, ("hooks", name), group, is_ours=is_our_group)
         return text if line is None else _with_line(text, line)
 
     def take(text: str) -> str:
-        return _without_line(jsonc.without_element(text, _HOOKS, is_our_group))
+        for name in reversed(_EVENTS):
+            text = jsonc.without_element(text, ("hooks", name), is_our_group)
+        return _without_line(text)
 
     return Part(path, json.dumps(snippet, indent=2), put=put, take=take)
 

@@ -20,7 +20,7 @@ from tests.support.daemon import HANG_S
 
 from fallbackd_client.cli.commands import continue_ as command
 from fallbackd_client.cli.main import main
-from fallbackd_client.interactive import carrying
+from fallbackd_client.interactive import carrying, hook
 from fallbackd_conversations.agents import AGENTS
 from fallbackd_conversations.turns import Attachment, OwnerWord, Utterance
 
@@ -461,6 +461,9 @@ def test_without_a_terminal_it_is_said_and_nothing_is_started(
         assert main([*words, "--json"]) == 0
         said = capsys.readouterr()
         assert json.loads(said.out)["press_esc"] is True
+        event = {"hook_event_name": "UserPromptSubmit", "session_id": ID}
+        reset = {**event, "prompt": "Your claude.ai usage limit has reset. Continue the task."}
+        assert hook.held(reset) is not None
         assert "press Esc in claude first" in said.err
         assert main([*words, "--interactive"]) == 2
         assert "both would do the same work" in capsys.readouterr().err

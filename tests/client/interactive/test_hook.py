@@ -66,6 +66,42 @@ def test_a_limit_that_claude_waits_for_is_said(run_cli: RunCli, tmp_path: Path) 
     assert "; press Esc, then continue here" in json.loads(ran.out)["systemMessage"]
 
 
+AT_RESET = "Your claude.ai usage limit has reset. Continue the task you were working on."
+
+
+def submitted(run_cli: RunCli, prompt: object, session: object = EVENT["session_id"]) -> str:
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": session, "prompt": prompt}
+    ran = run_cli(HOOK, {}, stdin=words(event))
+    assert (ran.code, ran.err) == (0, "")
+    return ran.out
+
+
+def test_what_claude_sends_by_itself_is_held_back_once_where_another_agent_continues(
+    run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert submitted(run_cli, AT_RESET) == ""
+    hook.hold(EVENT["session_id"], "codex")
+    assert submitted(run_cli, AT_RESET, "b-other") == ""
+    said = "this conversation continues with codex; to continue it here, send a prompt"
+    assert json.loads(submitted(run_cli, AT_RESET)) == {"decision": "block", "reason": said}
+    assert submitted(run_cli, AT_RESET) == ""
+
+
+def test_a_prompt_of_the_person_is_sent_and_takes_the_session_back(
+    run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    hook.hold(EVENT["session_id"], "codex")
+    assert submitted(run_cli, "go on") == ""
+    assert submitted(run_cli, AT_RESET) == ""
+
+
+@pytest.mark.parametrize("session", ["../../x", "", None, 7])
+def test_a_session_that_is_no_name_holds_nothing_back(run_cli: RunCli, session: object) -> None:
+    assert submitted(run_cli, AT_RESET, session) == ""
+
+
 @pytest.mark.usefixtures("patient")
 def test_another_account_is_told_apart_by_its_directory(
     run_cli: RunCli, monkeypatch: pytest.MonkeyPatch

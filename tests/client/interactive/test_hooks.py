@@ -58,11 +58,8 @@ def test_the_agents_of_the_command_are_those_that_are_known() -> None:
 def test_claude_reports_its_failures_and_shows_a_line(run_cli: RunCli, home: Path) -> None:
     assert run_cli(["hooks", "install", "claude", "--yes"]).code == 0
     found = settings(home)
-    assert found["hooks"] == {
-        "StopFailure": [
-            {"hooks": [{"type": "command", "command": ours(home, *HOOK), "timeout": 5}]}
-        ]
-    }
+    group = {"hooks": [{"type": "command", "command": ours(home, *HOOK), "timeout": 5}]}
+    assert found["hooks"] == {"StopFailure": [group], "UserPromptSubmit": [group]}
     assert found["statusLine"] == {
         "type": "command",
         "command": ours(home, "statusline"),

@@ -13,6 +13,7 @@ from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import UsageError, emit_json, note, style_of
 from fallbackd_client.cli.render import duration, one_line
 from fallbackd_client.cli.tables import table
+from fallbackd_client.paths import state_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, client: Client) -> int:
     from fallbackd_client.interactive.carrying import NotCarried, read
+    from fallbackd_client.interactive.hook import hold
     from fallbackd_client.interactive.targets import NoTarget, choose
 
     session = _session(args, client)
@@ -61,6 +63,8 @@ def run(args: argparse.Namespace, client: Client) -> int:
     except (NoTarget, NotCarried) as error:
         raise UsageError(str(error)) from error
     target, carried = _carried(stored, targets, environ, home)
+    if is_resuming:
+        hold(session.id, target.backend)
     if args.json:
         emit_json({**_document(session, target, carried), "press_esc": is_resuming})
     else:
@@ -117,7 +121,7 @@ def _carried(
     for target in targets:
         try:
             return target, carry(
-                session, target, environ, home=home, now=time.time(), state=_state(home)
+                session, target, environ, home=home, now=time.time(), state=state_dir(os.environ)
             )
         except NotCarried as error:
             why.append(str(error))
@@ -258,9 +262,3 @@ def _start(carried: Carried) -> None:
         os.execvpe(program, carried.command, environ)  # noqa: S606 # no shell is wanted
     except OSError as error:
         raise UsageError(f"{program} cannot be started: {error.strerror}") from error
-
-
-def _state(home: str) -> str:
-    base = os.environ.get("XDG_STATE_HOME", "")
-    base = base if os.path.isabs(base) else os.path.join(home, ".local", "state")
-    return os.path.join(base, "fallbackd")

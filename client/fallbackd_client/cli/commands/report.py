@@ -23,7 +23,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--claude-hook",
         action="store_true",
-        help="report what Claude Code's StopFailure hook says on standard input",
+        help="answer a hook of Claude Code, which is on standard input",
     )
     parser.add_argument("--session", metavar="S")
     parser.add_argument("--model", metavar="M")
@@ -65,10 +65,12 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 def _claude_hook(args: argparse.Namespace) -> int:
     """Never fails: Claude Code would show that as a problem of its own."""
-    from fallbackd_client.interactive.hook import MAX_BYTES, parsed, report
+    from fallbackd_client.interactive.hook import MAX_BYTES, held, parsed, report
 
-    words = report(parsed(sys.stdin.buffer.read(MAX_BYTES)), args.socket)
-    if words is not None:
+    event = parsed(sys.stdin.buffer.read(MAX_BYTES))
+    if (why := held(event)) is not None:
+        emit_json({"decision": "block", "reason": why})
+    elif (words := report(event, args.socket)) is not None:
         emit_json({"systemMessage": words})
     return exits.OK
 
