@@ -463,7 +463,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -s h -l help 
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l json -d 'print one JSON document'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l backend -x -a '(__fallbackd_client_ask backends)' -d 'backend that was called'
-complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l claude-hook -d 'report what Claude Code\'s StopFailure hook says on standard input'
+complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l claude-hook -d 'answer a hook of Claude Code, which is on standard input'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l session -x -a '(__fallbackd_client_ask sessions)'
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l model -x
 complete -c fallbackd-client -n '__fallbackd_client_at \'report\'' -l credential -x -d 'label of the credential'
