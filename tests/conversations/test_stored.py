@@ -458,6 +458,7 @@ def notice(text: str) -> bytes:
 
 
 WAITS = LIMIT + notice("Usage limit reached \u00b7 set to continue automatically at 3:04pm")
+STARTED = notice("Usage limit reset \u00b7 Continuing automatically")
 CANCELLED = notice("Automatic continue cancelled \u00b7 /rate-limit-options to wait again")
 
 
@@ -471,10 +472,11 @@ CANCELLED = notice("Automatic continue cancelled \u00b7 /rate-limit-options to w
         (WAITS + CANCELLED + WAITS, "waits"),
         (WAITS + notice("Usage limit has reset \u00b7 Press enter to continue"), "no"),
         (WAITS + notice("Automatic continue stopped \u00b7 your login changed or ended"), "no"),
+        (WAITS + STARTED + notice("Automatic continue did not run \u00b7 it was blocked"), "no"),
         (WAITS + ASKED, "no"),
         (WAITS + line("2", "1", "user", "caveat", isMeta=True), "waits"),
         (WAITS + notice("Usage limit available again \u00b7 continuing now"), "started"),
-        (WAITS + notice("Usage limit reset \u00b7 Continuing automatically"), "started"),
+        (WAITS + STARTED, "started"),
         (WAITS + BY_ITSELF, "started"),
         (WAITS + BY_ITSELF + ANSWER, "started"),
         (WAITS + BY_ITSELF + LIMIT, "waits"),
