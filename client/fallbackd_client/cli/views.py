@@ -363,4 +363,6 @@ def usage_words(usage: Json) -> str:
     if not read and not written:
         return ""
     cost = usage.get("cost_usd")
-    return f"{read} tokens in, {written} out" + ("" if cost is None else f", {cost:.4f} USD")
+    # The vectors of a few words cost a ten-millionth.
+    shown = "" if cost is None else f", {cost:.{9 if 0 < cost < 0.0001 else 4}f} USD"
+    return f"{read} tokens in, {written} out{shown}"

@@ -212,6 +212,13 @@ def test_the_last_calls_say_who_answered(run_cli: RunCli) -> None:
     assert "explain -v" in ran.out
 
 
+def test_a_cost_of_less_than_four_digits_is_no_zero(run_cli: RunCli) -> None:
+    call = {"exchange": "ex-1", "state": "succeeded", "began_at": 1767268800.0}
+    call["usage"] = {"input_tokens": 5, "output_tokens": 0, "cost_usd": 1e-7}
+    ran = run_cli(["gateway", "list"], {"exchange.list": {"exchanges": [call]}})
+    assert "5 tokens in, 0 out, 0.000000100 USD" in ran.out
+
+
 def test_no_call_is_said(run_cli: RunCli) -> None:
     ran = run_cli(["gateway", "list"], {"exchange.list": {"exchanges": []}})
     assert ran.out == "no calls through the gateway since the daemon started\n"
