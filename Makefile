@@ -61,8 +61,8 @@ bench-gateway: $(READY) .venv-peers/.ready ## the gateway beside LiteLLM's proxy
 	-npm install --prefix .venv-peers --silent --no-audit --no-fund @portkey-ai/gateway
 	@touch $@
 
-weights: .venv-weights/.ready ## train the classifier anew; LABELLED="FILE …" adds messages, TEXTS=FILE judges those of the rows
-	PYTHONPATH=daemon:client:. OMP_NUM_THREADS=1 .venv-weights/bin/python -m contrib.weights.train $(LABELLED) $(if $(TEXTS),--texts $(TEXTS))
+weights: .venv-weights/.ready ## train the classifier anew; LABELLED="FILE …" makes the rows from these, and measures
+	PYTHONPATH=daemon:client:. OMP_NUM_THREADS=1 .venv-weights/bin/python -m contrib.weights.train $(LABELLED)
 
 .venv-weights/.ready: requirements/weights.txt
 	$(PYTHON) -m venv .venv-weights

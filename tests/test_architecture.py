@@ -17,11 +17,12 @@ CORE_MAY_IMPORT = {
     "collections", "datetime", "email", "enum", "fallbackd", "functools", "hashlib", "itertools",
     "fallbackd_conversations",
     "json", "math", "msgspec", "re", "re2", "types", "typing", "zoneinfo",
-    "array", "pkgutil", "struct", "zlib",
+    "array", "pkgutil", "struct", "unicodedata", "zlib",
 }  # fmt: skip
 """`datetime`, `email`, `zoneinfo`: reset times are calendar arithmetic on a given instant. `re2`:
 the patterns of users, in linear time. `array`, `pkgutil`, `zlib`: the weights of the classifier,
-a file of the package. `struct`: n-grams of bytes as numbers."""
+a file of the package. `struct`: n-grams of bytes as numbers. `unicodedata`: letters without
+accents."""
 BACKENDS_MAY_IMPORT = CORE_MAY_IMPORT | {"codecs", "tomllib", "urllib"}
 PURE = ("core", "classify", "backends")
 CLOCKS = {"now", "today", "utcnow"}

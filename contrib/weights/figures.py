@@ -1,77 +1,128 @@
-"""What would be said of messages that the machines have not seen, and how often it is right."""
+"""
+Verdicts on messages that nothing was learned from: of other families, tools and languages.
 
+In five rounds a fifth of the families (all that one source says of one error), a fifth of the tools
+and two languages are held out together; machines are trained on the rest, and the product judges
+what was held out, with its rules, its thresholds and its readers of times.
+"""
+
+import hashlib
 import json
-import random
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from contrib.weights.fitting import BENIGN, FOLDS, REASONS, SEED, Rows
-from contrib.weights.hashed_rows import ROWS, Row, kind_of
+from contrib.weights.fitting import BENIGN, ROUNDS
+from contrib.weights.hashed_rows import Label, kind_of, label_of
+from tests.benchmarks.actions import is_right_action
 from tests.benchmarks.stated_times import is_reset
 
 from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import classify
-from fallbackd.classify.model import Guess, Model
-from fallbackd.classify.weighing import RULE_ALARM, coarse, weigh
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.classify.model import Model
+from fallbackd.classify.weighing import coarse
+from fallbackd.core.failures import Failure
 from fallbackd.core.protocol import Evidence
 
-
-class Verdicts:
-    """What the product would say of every row, by margins of machines that have not seen it."""
-
-    def __init__(self, data: Rows, models: Sequence[Model], margins: Any, by_reason: Any) -> None:
-        """`models`: for each row the one whose thresholds count."""
-        self.unknown: list[str] = []
-        self.known: list[str] = []
-        of_rows = zip(data.rows, models, margins, by_reason, strict=True)
-        for row, model, margin, reasons in of_rows:
-            label = row.label
-            rule = None if label.rule is None else Reason(label.rule)
-            ranked = tuple(zip(REASONS, (float(one) for one in reasons), strict=True))
-            best, _ = weigh(model, Guess(margin, 0.0, ranked), rule)
-            if rule is not None and label.trust == "structured":
-                best = coarse(rule)
-            certain = label.trust == "structured" or (label.http_status or 0) >= 400
-            threshold = model.head.alarm_margin - (RULE_ALARM if rule else 0.0)
-            self.known.append(best.value)
-            self.unknown.append(best.value if certain or margin > threshold else BENIGN)
+LANGUAGES = (("it", "pl"), ("tr", "ko"), ("de", "ja"), ("vi", "ru"), ("ar", "fr"))
+"""Held out by round; the others are never held out as a whole."""
+TOO_LARGE = frozenset({"claude", "codex", "generic"})
+"""Half of all messages: without them little is left to learn from."""
+FEW = 8
+Item = dict[str, Any]
 
 
-class WholeVerdicts(Verdicts):
-    """What `classify` says of the texts themselves, with the weights of the fold of each."""
-
-    def __init__(self, data: Rows, texts: Path, fold: Any, models: list[Model]) -> None:
-        self.unknown, self.known = [], []
-        asked = right = 0
-        self.alarms_with_status_0 = 0
-        now = time.time()
-        with texts.open(encoding="utf-8") as lines:
-            items = [json.loads(line) for line in lines]
-        for item, row, number in zip(items, data.rows, fold, strict=False):
-            if (row.label.reason, row.label.http_status) != (item["reason"], item["http_status"]):
-                raise SystemExit(f"{texts} holds other messages than {ROWS}")
-            judge = partial(judged, item, models[number], now=now)
-            found = judge(exit_code=None)
-            self.unknown.append(_word(found))
-            self.known.append(_word(judge(exit_code=1)))
-            if item["reset_s"] is not None or item["reset_at"] is not None:
-                asked += 1
-                stated = None if found is None else found.stated_reset_at
-                right += stated is not None and is_reset(item, stated, now=now)
-            if row.label.reason == BENIGN and (item["http_status"] or 0) < 400:
-                self.alarms_with_status_0 += judge(exit_code=0) is not None
-        self.resets = {"stated": asked, "right": right, "share": round(right / asked, 4)}
+def place_of(label: Label, number: int) -> str | None:
+    """Why a message is held out in this round; None: it is learned from."""
+    if label.lang in LANGUAGES[number]:
+        return "language"
+    if label.tool not in TOO_LARGE and _share(f"tool {label.tool}") == number:
+        return "tool"
+    return "family" if _share(f"family {label.group}") == number else None
 
 
-def judged(
-    item: dict[str, Any], model: Model, *, now: float, exit_code: int | None
-) -> Failure | None:
+def _share(name: str) -> int:
+    return hashlib.sha256(name.encode()).digest()[0] % ROUNDS
+
+
+def read_items(paths: Iterable[Path]) -> list[Item]:
+    return [json.loads(line) for path in paths for line in path.open(encoding="utf-8")]
+
+
+class Tally:
+    """Counts by set: everything, why it was held out, its language."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def add(self, item: Item, place: str, judge: Callable[..., Failure | None]) -> None:
+        found = count(item, judge)
+        for name in ("all", place, f"language {item['lang']}"):
+            self.counts[name].update(found)
+
+    def shares(self) -> dict[str, dict[str, float | None]]:
+        return {
+            name: _shares(found)
+            for name, found in sorted(self.counts.items(), key=lambda one: -one[1]["rows"])
+            if found["rows"] >= FEW
+        }
+
+
+def count(item: Item, judge: Callable[..., Failure | None]) -> Counter[str]:
+    """How one message is judged, with its exit status unknown and known."""
+    label, also = item["reason"], item["also_ok"]
+    failure = judge(exit_code=None)
+    said = _word(failure)
+    found = Counter(
+        rows=1,
+        strict=said == label,
+        lenient=said in (label, *also),
+        action=is_right_action(said, label, also),
+    )
+    if label == BENIGN:
+        is_answer = (item["http_status"] or 0) < 400
+        alarms_0 = is_answer and judge(exit_code=0) is not None
+        found.update(benign=1, alarms=said != BENIGN, alarms_with_status_0=alarms_0)
+    else:
+        named = _word(judge(exit_code=1))
+        right = is_right_action(named, label, also)
+        found.update(failures=1, named=named in (label, *also), action_known=right)
+    if item["reset_s"] is not None or item["reset_at"] is not None:
+        stated = None if failure is None else failure.stated_reset_at
+        found.update(stated=1, read=stated is not None and is_reset(item, stated, now=time.time()))
+    return found
+
+
+def _shares(found: Counter[str]) -> dict[str, float | None]:
+    def share(part: str, whole: str) -> float | None:
+        return round(found[part] / found[whole], 4) if found[whole] else None
+
+    return {
+        "rows": found["rows"],
+        "failures": found["failures"],
+        "strict": share("strict", "rows"),
+        "lenient": share("lenient", "rows"),
+        "action": share("action", "rows"),
+        "false_alarms": share("alarms", "benign"),
+        "alarms_with_status_0": found["alarms_with_status_0"],
+        "named": share("named", "failures"),
+        "action_known": share("action_known", "failures"),
+        "resets": share("read", "stated"),
+    }
+
+
+def tally(items: Sequence[Item], number: int, model: Model | None, into: Tally) -> None:
+    for item in items:
+        place = place_of(label_of(item), number)
+        if place is not None:
+            into.add(item, place, partial(judged, item, model))
+
+
+def judged(item: Item, model: Model | None, *, exit_code: int | None) -> Failure | None:
     evidence = Evidence(
         text=item["text"],
         stream="unknown",
@@ -80,77 +131,12 @@ def judged(
         exit_code=exit_code,
     )
     kind = kind_of(item)
-    return classify(evidence, SIGNATURES[kind], now=now, kind=kind, model=model)
+    return classify(evidence, SIGNATURES[kind], now=time.time(), kind=kind, model=model)
 
 
 def _word(failure: Failure | None) -> str:
     return BENIGN if failure is None else coarse(failure.reason).value
 
 
-def shares(rows: Sequence[Row], unknown: Sequence[str], known: Sequence[str]) -> dict[str, float]:
-    def share(found: Sequence[bool]) -> float:
-        return round(sum(found) / len(found), 4) if found else float("nan")
-
-    def fair(row: Row, said: str) -> bool:
-        return said == row.label.reason or said in row.label.also_ok
-
-    three = list(zip(rows, unknown, known, strict=True))
-    failing = [one for one in three if one[0].label.reason != BENIGN]
-    return {
-        "rows": len(three),
-        "failures": len(failing),
-        "strict": share([u == row.label.reason for row, u, _ in three]),
-        "lenient": share([fair(row, u) for row, u, _ in three]),
-        "false_alarms": share([u != BENIGN for row, u, _ in three if row.label.reason == BENIGN]),
-        "named_strict": share([k == row.label.reason for row, _, k in failing]),
-        "named_lenient": share([fair(row, k) for row, _, k in failing]),
-    }
-
-
-def intervals(data: Rows, scored: Any, said: Verdicts) -> dict[str, list[float]]:
-    """95 %, by drawing groups again and again."""
-    by_group: dict[str, list[int]] = defaultdict(list)
-    for i in scored:
-        by_group[data.rows[i].label.group].append(i)
-    groups, luck = sorted(by_group), random.Random(SEED)
-    found: dict[str, list[float]] = defaultdict(list)
-    for _ in range(200):
-        drawn = [i for g in luck.choices(groups, k=len(groups)) for i in by_group[g]]
-        for name, value in shares_at(data, drawn, said).items():
-            found[name].append(value)
-    return {
-        name: [round(float(np.nanquantile(values, q)), 4) for q in (0.025, 0.975)]
-        for name, values in found.items()
-        if name not in ("rows", "failures")
-    }
-
-
-def shares_at(data: Rows, chosen: Any, said: Verdicts) -> dict[str, float]:
-    return shares(
-        [data.rows[i] for i in chosen],
-        [said.unknown[i] for i in chosen],
-        [said.known[i] for i in chosen],
-    )
-
-
-def figures(data: Rows, scored: Any, said: Verdicts, fold: Any) -> dict[str, Any]:
-    def split_by(name: Callable[[Row], str], least: int) -> dict[str, dict[str, float]]:
-        chosen: dict[str, list[int]] = defaultdict(list)
-        for i in scored:
-            chosen[name(data.rows[i])].append(i)
-        return {
-            key: {**shares_at(data, rows, said), "interval_95": intervals(data, rows, said)}
-            for key, rows in sorted(chosen.items(), key=lambda one: -len(one[1]))
-            if len(rows) >= least
-        }
-
-    return {
-        "whole": {
-            **shares_at(data, scored, said),
-            "interval_95": intervals(data, scored, said),
-        },
-        "by_fold": [shares_at(data, scored[fold[scored] == n], said) for n in range(FOLDS)],
-        "by_language": split_by(lambda row: row.label.lang, 20),
-        "by_platform": split_by(lambda row: row.label.platform, 20),
-        "by_reason": split_by(lambda row: row.label.reason, 20),
-    }
+def learned_from(labels: Sequence[Label], number: int) -> Any:
+    return np.flatnonzero([place_of(label, number) is None for label in labels])

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from contrib.weights.hashed_rows import Row
+from contrib.weights.hashed_rows import Row, sizes_of
 from scipy import sparse
 from sklearn.svm import LinearSVC
 
 from fallbackd.classify.features import BUCKETS
+from fallbackd.classify.model import CLEAR_REASON
 from fallbackd.core.failures import Reason
 
-SEED, FOLDS, PLATFORM_FOLDS = 7, 5, 6
+SEED, FOLDS, ROUNDS = 7, 5, 5
 NORMS = {"whole": 3.0, "last": 2.0, "shape": 0.0, "cause": 3.0}
 """What a text's features of a part amount to together; 0: every one counts SHAPE_WEIGHT."""
 OF_FAILURE, OF_REASON = ("whole", "last", "shape"), "cause"
@@ -46,8 +47,8 @@ BENIGN = "benign"
 class Rows:
     """All rows as matrices: one line per row, one column per bucket of a part."""
 
-    def __init__(self, rows: list[Row], sizes: list[dict[str, int]]) -> None:
-        self.rows = rows
+    def __init__(self, rows: list[Row], sizes: list[dict[str, int]], first_own: int) -> None:
+        self.rows, self.first_own = rows, first_own
         self.reasons = np.array([row.label.reason for row in rows])
         self.fails = self.reasons != BENIGN
         self.numbers = np.array(
@@ -58,6 +59,14 @@ class Rows:
         self.parts = {part: self._matrix(part, norm, sizes) for part, norm in NORMS.items()}
         self.failure = sparse.hstack([self.parts[part] for part in OF_FAILURE]).tocsr()
         self.reason = self.parts[OF_REASON]
+
+    @classmethod
+    def with_own(cls, rows: list[Row], sizes: list[dict[str, int]], own: list[Row]) -> "Rows":
+        """Our own cases stand behind the others: they are always learned from, never scored."""
+        return cls(rows + own, sizes + sizes_of(own), len(rows))
+
+    def with_ours(self, chosen: Any) -> Any:
+        return np.concatenate([chosen, np.arange(self.first_own, len(self.rows))])
 
     def _matrix(self, part: str, norm: float, sizes: list[dict[str, int]]) -> sparse.csr_matrix:
         starts, columns, values = [0], [], []
@@ -143,20 +152,13 @@ def train(data: Rows, rows: Any) -> tuple[Fitted, Fitted]:
     return failure, reason
 
 
-def cross_validate(
-    data: Rows, own: int, split: Sequence[tuple[Any, Any]]
-) -> tuple[Any, Any, Any, list[tuple[Fitted, Fitted]]]:
-    """Margins of every row by machines that have not seen its group; NaN for our own cases."""
+def cross_validate(data: Rows, split: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Margins of rows by machines that have not seen their group; NaN for all others."""
     margins = np.full(len(data.rows), np.nan)
-    machines: list[tuple[Fitted, Fitted]] = []
     by_reason = np.full((len(data.rows), len(REASONS)), np.nan)
-    fold = np.full(len(data.rows), -1)
-    first_own = len(data.rows) - own
-    for number, (seen, unseen) in enumerate(split):
-        rows = np.concatenate([seen, np.arange(first_own, len(data.rows))])
-        failure, reason = train(data, rows)
-        machines.append((failure, reason))
-        margins[unseen] = failure.margins(data.failure[unseen]).ravel()
+    for seen, unseen in split:
+        failure, reason = train(data, data.with_ours(seen))
         by_reason[unseen] = reason.margins(data.reason[unseen])
-        fold[unseen] = number
-    return margins, by_reason, fold, machines
+        clear = CLEAR_REASON * by_reason[unseen].max(1)
+        margins[unseen] = failure.margins(data.failure[unseen]).ravel() + clear
+    return margins, by_reason

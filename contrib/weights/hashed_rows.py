@@ -1,19 +1,18 @@
 """
 Rows for training, without the texts: buckets of features, the label, the group.
 
-A file of rows is made once from labelled messages (`python -m contrib.weights.hashed_rows IN OUT`,
-one JSON object per line with `text`, `reason`, `also_ok`, `thread` and what is known beside) and
-handed on instead of them. A bucket of 2^18 stands for many n-grams, and those that occur in one
+A file of rows is made once from labelled messages (`make weights LABELLED="FILE …"`, one JSON
+object per line with `text`, `reason`, `also_ok`, `thread` and what is known beside) and handed on
+instead of them. A bucket of 2^18 stands for many n-grams, and those that occur in one
 row only are left out.
 """
 
-import argparse
 import hashlib
-import json
 import lzma
+import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from msgspec import Struct, structs
 
 from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import rule_of
-from fallbackd.classify.features import PARTS, Features, features_of
+from fallbackd.classify.features import PARTS, Features, features_of, is_short
 from fallbackd.core.protocol import Evidence
 
 ROWS = Path(__file__).parent / "rows.xz"
@@ -45,6 +44,8 @@ class Label(Struct, frozen=True, kw_only=True):
     group: str = ""
     """Rows of one group are never on both sides of a split."""
     platform: str = "generic"
+    tool: str = "generic"
+    """The program that printed it, where that is known better than its platform."""
     lang: str = "en"
     kind: str = "real"
     """test and docs weigh less than real."""
@@ -53,6 +54,8 @@ class Label(Struct, frozen=True, kw_only=True):
     """The reason that the rules give, without an exit status."""
     trust: str | None = None
     """What that rests on: structured or text."""
+    is_short: bool = False
+    """One statement rather than a transcript."""
 
 
 class Row(Struct, frozen=True):
@@ -66,34 +69,37 @@ def kind_of(item: dict[str, Any]) -> str:
     return kind if kind in SIGNATURES else "generic"
 
 
-def row_of(item: dict[str, Any]) -> Row:
-    status = item.get("http_status")
+def label_of(item: dict[str, Any]) -> Label:
     platform = str(item.get("platform") or "generic")
-    evidence = Evidence(
-        text=item["text"], http_status=status, headers=item.get("headers") or {}, stream="unknown"
-    )
-    kind = kind_of(item)
-    hit = rule_of(evidence, SIGNATURES[kind])
-    label = Label(
+    thread, source = str(item.get("thread", item["text"])), str(item.get("source", ""))
+    ran = _RAN.match(source)
+    return Label(
         reason=item["reason"],
         also_ok=item.get("also_ok") or [],
-        group=hashlib.sha256(str(item.get("thread", item["text"])).encode()).hexdigest()[:12],
+        group=hashlib.sha256(thread.encode()).hexdigest()[:12],
         platform=platform,
+        tool=platform if ran is None else ran[1],
         lang=item.get("lang") or "en",
         kind=item.get("kind") or "real",
-        http_status=status,
-        rule=None if hit is None else hit.rule.reason.value,
-        trust=None if hit is None else hit.confidence,
+        http_status=item.get("http_status"),
+        is_short=is_short(item["text"]),
     )
-    features = features_of(item["text"], status, kind)
+
+
+_RAN = re.compile(r"run: ([^\s\d][^\s]*)")
+
+
+def row_of(item: dict[str, Any]) -> Row:
+    text, status, kind = item["text"], item.get("http_status"), kind_of(item)
+    evidence = Evidence(
+        text=text, http_status=status, headers=item.get("headers") or {}, stream="unknown"
+    )
+    hit = rule_of(evidence, SIGNATURES[kind])
+    label = label_of(item)
+    if hit is not None:
+        label = structs.replace(label, rule=hit.rule.reason.value, trust=hit.confidence)
+    features = features_of(text, status, kind)
     return Row(label, Features(*(tuple(sorted(getattr(features, part))) for part in PARTS)))
-
-
-def read_labelled(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            if line.strip():
-                yield row_of(json.loads(line))
 
 
 def write_rows(rows: list[Row], path: Path) -> None:
@@ -170,17 +176,3 @@ def _read_small(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if byte < 128:
             return number, at
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("labelled", type=Path)
-    parser.add_argument("rows", type=Path)
-    args = parser.parse_args()
-    rows = list(read_labelled(args.labelled))
-    write_rows(rows, args.rows)
-    print(f"{len(rows)} rows, {args.rows.stat().st_size:,} bytes")
-
-
-if __name__ == "__main__":
-    main()

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from contrib.weights.fitting import (
     ALARM_SHARE,
+    BENIGN,
     NORMS,
     OF_FAILURE,
     OF_REASON,
@@ -39,16 +40,35 @@ def reason_slope(by_reason: Any, numbers: Any) -> float:
 def make_head(data: Rows, scored: Any, margins: Any, by_reason: Any) -> dict[str, float]:
     logistic = LogisticRegression(C=100.0).fit(margins[scored, None], data.fails[scored])
     failing = scored[data.fails[scored]]
-    rule = np.array([RULE_ALARM if data.rows[i].label.rule else 0.0 for i in scored])
-    benign = ~data.fails[scored]
+    long, short = alarm_margins(data, scored, margins)
     return {
         "failure_slope": round(float(logistic.coef_[0, 0]), 4),
         "failure_offset": round(float(logistic.intercept_[0]), 4),
         "reason_slope": reason_slope(by_reason[failing], data.numbers[failing]),
-        "alarm_margin": round(
-            float(np.quantile((margins[scored] + rule)[benign], 1 - ALARM_SHARE)), 4
-        ),
+        "alarm_margin": round(long, 4),
+        "short_margin": round(short, 4),
     }
+
+
+def alarm_margins(data: Rows, scored: Any, margins: Any) -> tuple[float, float]:
+    """Of transcripts and of short statements: those that together miss the fewest failures."""
+    labels = [data.rows[i].label for i in scored]
+    alarms = margins[scored] + np.array([RULE_ALARM if one.rule else 0.0 for one in labels])
+    short = np.array([one.is_short for one in labels])
+    # A harmless text that may well be called a failure tells nothing of where failures begin.
+    harmless = np.array([one.reason == BENIGN and not one.also_ok for one in labels])
+    allowed = ALARM_SHARE * harmless.sum()
+
+    def tried(of_short: int) -> tuple[int, float, float]:
+        found = []
+        for among, count in ((~short, allowed - of_short), (short, of_short)):
+            share = count / max(1, (harmless & among).sum())
+            found.append(float(np.quantile(alarms[harmless & among], 1 - share)))
+        above = np.where(short, alarms > found[1], alarms > found[0])
+        return int((above & data.fails[scored]).sum()), found[0], found[1]
+
+    _, long_margin, short_margin = max(tried(count) for count in range(int(allowed)))
+    return long_margin, short_margin
 
 
 def write_weights(failure: Fitted, reason: Fitted, head: dict[str, float], path: Path) -> None:
@@ -90,10 +110,20 @@ def _table(
     )
 
 
-def models_of(machines: list[tuple[Fitted, Fitted]], heads: list[dict[str, float]]) -> list[Model]:
+def model_of(machines: tuple[Fitted, Fitted], head: dict[str, float]) -> Model:
     with tempfile.TemporaryDirectory() as place:
-        path, found = Path(place) / "weights.bin", []
-        for (failure, reason), head in zip(machines, heads, strict=True):
-            write_weights(failure, reason, head, path)
-            found.append(Model(path.read_bytes()))
-    return found
+        path = Path(place) / "weights.bin"
+        write_weights(*machines, head, path)
+        return Model(path.read_bytes())
+
+
+def thresholds_of(model: Model) -> dict[str, float]:
+    """What `make_head` has made."""
+    head = model.head
+    return {
+        "failure_slope": head.failure_slope,
+        "failure_offset": head.failure_offset,
+        "reason_slope": head.reason_slope,
+        "alarm_margin": head.alarm_margin,
+        "short_margin": head.short_margin,
+    }

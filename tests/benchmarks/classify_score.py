@@ -20,6 +20,7 @@ from typing import Any
 
 import anyio
 from msgspec import Struct
+from tests.benchmarks.actions import is_right_action
 from tests.benchmarks.stated_times import Item, is_reset
 from tests.support.daemon import running
 
@@ -68,6 +69,7 @@ class Score(Struct, kw_only=True):
     items: int = 0
     strict: int = 0
     lenient: int = 0
+    action: int = 0
     benign: int = 0
     alarms: int = 0
     retryable: int = 0
@@ -110,6 +112,7 @@ def add(score: Score, item: Item, answer: Answer, *, now: float) -> None:
     score.items += 1
     score.strict += is_right
     score.lenient += is_fair
+    score.action += is_right_action(got, label, item["also_ok"])
     score.of_reason[label] += 1
     score.found_of_reason[label] += is_right
     hop = answer is not None and answer["hop"]
@@ -163,6 +166,7 @@ def render(score: Score, title: str) -> str:
         f"{title}: {score.items} items",
         f"  strict           {share(score.strict, score.items)}",
         f"  lenient          {share(score.lenient, score.items)}",
+        f"  right action     {share(score.action, score.items)}",
         f"  false alarms     {share(score.alarms, score.benign)}",
         f"  retryable        {share(score.retryable, failures)}",
         f"  should_fallback  {share(score.fallback, score.items)}",

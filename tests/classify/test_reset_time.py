@@ -57,6 +57,14 @@ NOW = 1785578400.0
         ('{\\"retryDelay\\": \\"31s\\"}', 31),
         ("Please try again after 1 seconds. Retrying (attempt 3/10)", 1),
         ("Your quota will reset after 2h. Todo 8/10 completed", 7200),
+        ("429 quota, Retrying in 2892 seconds", 2892),
+        ("429 Too Many Requests retrying in 59 minutes 12 seconds attempt #15", 3552),
+        ("Seven-day limit of this seat reached. Opens 2026-08-02T07:00:00Z", 75600),
+        ("The token bucket is empty. Refill in 11.4s", 11.4),
+        ("The counter restarts 00:00 UTC", 14 * 3600),
+        ("the quota will refresh on 31/08/2026, 23:17:28", 30 * 86400 + 47820),
+        ("The quota will reset at 08-02 13:17:00 UTC.", 98220),
+        ("Please return tomorrow to continue building.", 14 * 3600),
     ],
 )
 def test_a_sentence_states_a_time(text: str, seconds: float) -> None:

@@ -61,6 +61,37 @@ def test_the_message_above_the_frames_is_a_statement() -> None:
     assert failure.reason is Reason.RATE_LIMIT
 
 
+FRAMES = 'Traceback (most recent call last):\n  File "/app/x.py", line 3, in <module>\n    ask()\n'
+NODE = "\n    at IncomingMessage.<anonymous> (file:///app/cli.mjs:18:245)\n\nNode.js v20.20.2"
+LAST_STATEMENTS = [
+    (f"{FRAMES}requests.HTTPError: 503 Server Error for url: https://x.test", "overloaded"),
+    (f"{FRAMES}aiohttp.ClientResponseError: 503, message='Busy', url='x'", "overloaded"),
+    (f"{FRAMES}httpx.HTTPStatusError: Client error '401 Unauthorized'", "auth"),
+    (f"{FRAMES}requests.exceptions.ChunkedEncodingError: Response ended prematurely", "network"),
+    (f"{FRAMES}urllib.error.HTTPError: HTTP Error 500: Internal Server Error", "server_error"),
+    (f"{FRAMES}httpx.ReadTimeout: timed out", "timeout"),
+    (f"{FRAMES}botocore.exceptions.ClientError: An error occurred (503) when calling the Converse"
+     " operation: Bedrock is unable to process your request.", "overloaded"),
+    (f"{FRAMES}openai.APIStatusError: Error code: 402 - {{'message': 'Pay first'}}", "billing"),
+    (f"Error: provider answered 429 Too Many Requests{NODE}", "rate_limit"),
+    (f"TypeError: fetch failed{NODE}", "network"),
+    ("panic: ask model: unexpected status 503 Service Unavailable\n\ngoroutine 1 [running]:\n"
+     "main.main()\n\t/app/main.go:21 +0x1da", "overloaded"),
+    ("curl: (6) Could not resolve host: api.llm-provider.invalid", "network"),
+    ('Exception in thread "main" java.net.ConnectException: Connection refused\n'
+     "\tat com.x.Ask.main(Ask.java:10)", "network"),
+    ("/ruby/socket.rb:452:in `read': Connection reset by peer (Errno::ECONNRESET)\n"
+     "\tfrom /ruby/protocol.rb:212:in `fill'\n\tfrom ask.rb:10:in `<main>'", "network"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "reason"), LAST_STATEMENTS)
+def test_the_last_statement_of_a_trace_goes_before_the_crash(text: str, reason: str) -> None:
+    failure = classify(Evidence(text=text, stream="stderr", exit_code=1), now=NOW)
+    assert failure is not None
+    assert failure.reason.value == reason
+
+
 @pytest.mark.parametrize(
     "text",
     ["You've hit your limit, try again\nat 7:09 PM.", "at 14:30", "Look at line 3:\n  1: one"],

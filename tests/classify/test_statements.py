@@ -7,7 +7,8 @@ import pytest
 from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import classify
 from fallbackd.classify.error_json import MAX_STATEMENTS, read_lines
-from fallbackd.core.failures import Failure
+from fallbackd.classify.error_lines import unwrapped
+from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.protocol import Evidence
 
 NOW = 1785578400.0  # 2026-08-01 10:00 UTC
@@ -200,3 +201,49 @@ def test_an_error_in_a_stream_that_began_with_success_counts() -> None:
 def test_a_page_in_the_place_of_an_answer_is_a_failure() -> None:
     body = "<!doctype html><title>Sign in to the network</title>"
     assert judge("", stream="http", http_status=200, body=body) is not None
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "reason"),
+    [
+        ("token_quota_reached", 403, "usage_limit"),
+        ("model_is_overloaded", 400, "overloaded"),
+        ("credit-balance-too-low", 400, "billing"),
+    ],
+)
+def test_a_code_is_read_as_the_words_of_a_sentence(code: str, status: int, reason: str) -> None:
+    body = {"error": {"code": code, "message": "Refused"}}
+    failure = classify(Evidence(stream="http", http_status=status, body=body), now=NOW)
+    assert failure is not None
+    assert failure.reason.value == reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "curl: (6) Could not resolve host: api.llm-provider.invalid",
+        "curl: (6) Could not resolve host: unauthorized.example.com",
+    ],
+)
+def test_the_name_of_a_host_says_nothing_of_the_failure(text: str) -> None:
+    failure = classify(Evidence(text=text, stream="unknown", exit_code=6), now=NOW)
+    assert failure is not None
+    assert failure.reason is Reason.NETWORK
+
+
+@pytest.mark.parametrize(
+    ("text", "inner"),
+    [
+        ('"Error: too many \\"requests\\"\\nretry"', 'Error: too many "requests"\nretry'),
+        ('{\\"error\\": \\"busy\\"}', '{"error": "busy"}'),
+        ("`Rate limit`", "Rate limit"),
+        ("« Trop de requêtes »", "Trop de requêtes"),
+        ("╭──────╮\n│ Busy │\n╰──────╯", "Busy"),
+        ('He said "a" and "b"', 'He said "a" and "b"'),
+        ('"a" and "b"', '"a" and "b"'),
+        ("`a` or `b`", "`a` or `b`"),
+        ("x", "x"),
+    ],
+)
+def test_what_a_text_quotes_as_a_whole_is_unwrapped_once(text: str, inner: str) -> None:
+    assert unwrapped(text) == inner

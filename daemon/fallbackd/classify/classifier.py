@@ -20,6 +20,7 @@ from msgspec import structs
 
 from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_THROTTLES
 from fallbackd.classify.error_json import Said, is_json, is_page, read_body, read_lines
+from fallbackd.classify.error_lines import unwrapped
 from fallbackd.classify.exit_status import exit_alone, is_limit_exit, is_plain_end, special_exit
 from fallbackd.classify.limit_scopes import named_scope
 from fallbackd.classify.lines import Hit, first_fit, text_hit
@@ -65,6 +66,8 @@ def classify(
     Returns:
         None where nothing failed, or nothing says so yet.
     """
+    if _has_failed(evidence):
+        evidence = structs.replace(evidence, text=unwrapped(evidence.text))
     said = _statements(evidence)
     hit = _by_rules(rules, partial(_found, evidence, said))
     if not is_limit_exit(evidence) and not (hit is None and is_plain_end(evidence)):
@@ -158,6 +161,11 @@ def _is_error(evidence: Evidence, *, is_plain: bool) -> bool:
 
 def _own_words(evidence: Evidence) -> tuple[str, ...]:
     return tuple(word.lower() for word in (evidence.code, evidence.exception) if word)
+
+
+def _has_failed(evidence: Evidence) -> bool:
+    """Known without the text: what it quotes as a whole is its statement then."""
+    return bool(evidence.exit_code) or _has_error_status(evidence) or _own_words(evidence) != ()
 
 
 def _has_error_status(evidence: Evidence) -> bool:

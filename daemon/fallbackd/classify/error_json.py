@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from fallbackd.classify.languages import in_english
 from fallbackd.classify.reset_fields import names_spent_window
 from fallbackd.classify.stack_frames import without_frames
 from fallbackd.lib import foreign_json
@@ -18,6 +19,8 @@ MAX_SAID_CHARS = 4_000
 """Patterns are searched in the beginning and in the end of a message this long."""
 MAX_STATEMENTS = 50
 """Of a log of errors the last ones count: the program died of one of these."""
+MAX_LINES = 400
+"""Of a log the last ones are read."""
 MAX_PARTS = 60
 """Lines of one message, and words, that patterns are searched in: half from each end."""
 
@@ -32,13 +35,19 @@ class Said(Struct, frozen=True, dict=True):
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
-        """What patterns are searched in: the message, whole and by line, then the words."""
+        """What patterns are searched in: the message, whole and by line, then the words, as they
+        are and as words of a sentence (`token_quota_reached`)."""
         text = without_frames(self.text.replace("’", "'"))
         if len(text) > MAX_SAID_CHARS:
             text = f"{text[:MAX_SAID_CHARS]}\n{text[-MAX_SAID_CHARS:]}"
         parts = [p for p in text.split("\n") if p.strip()]
         whole = [" ".join(text.split())] if len(parts) > 1 else []
-        return (*_both_ends(parts), *whole, *_both_ends(self.words))
+        said = [" ".join(english)] if (english := in_english(text)) else []
+        spoken = [w.translate(_APART) for w in self.words if not w.isalnum()]
+        return (*_both_ends(parts), *whole, *said, *_both_ends(self.words), *_both_ends(spoken))
+
+
+_APART = str.maketrans("_-.", "   ")
 
 
 def _both_ends(parts: Sequence[str]) -> Sequence[str]:
@@ -126,7 +135,7 @@ def read_lines(text: str, *, is_body: bool = False) -> list[Said]:
 
 def _last_said(text: str) -> list[Said]:
     found: list[Said] = []
-    for line in reversed(text.split("\n")):
+    for line in reversed(text[-MAX_JSON_LINE_CHARS:].rsplit("\n", MAX_LINES)):
         line = line.strip().removeprefix("data:").lstrip()
         if line[:1] not in "{[" or len(line) > MAX_JSON_LINE_CHARS or len(line) < 2:
             continue
@@ -201,6 +210,8 @@ def is_error(value: dict[str, Any]) -> bool:
         case "assistant":
             return isinstance(value.get("error"), str)
         case "error" | "turn.failed" | "response.failed":
+            return True
+        case str(kind) if kind.endswith((".error", "_error", ".failed")):
             return True
         case kind:
             return value.get("is_error") is True or _has_error(value, kind)

@@ -7,16 +7,18 @@ tables, lists, quotations. What is left loses its decoration: boxes, times, name
 
 import re
 
+import msgspec
 from msgspec import Struct
+
+from fallbackd.lib import foreign_json
 
 MAX_LINE_CHARS = 4_000
 """No program states its failure in a longer line."""
 
-MAX_FIRST_LINES, MAX_LAST_LINES = 50, 300
-"""Of a long log, its beginning and its end are read: a failure ends a run, or keeps it from
-beginning."""
+MAX_FIRST_LINES, MAX_LAST_LINES = 20, 60
+"""Of many candidates the first and the last ones count."""
 
-MAX_BLOCK_LINES, MAX_BLOCK_CHARS = 14, 4_000
+MAX_BLOCK_LINES, MAX_BLOCK_CHARS = 14, 2_000
 """A statement over several lines, as terminals wrap it and JSON is printed, is no longer."""
 
 
@@ -44,6 +46,8 @@ _PREFIXES = (
     re.compile(r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?\s+"),
     # Apr 28 19:14:01 host-a node[123]:
     re.compile(r"[A-Za-z]{3} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,60} [\w./-]{1,60}(?:\[\d+\])?: "),
+    re.compile(r"\S{1,200}\.rb:\d{1,6}:in [`'].{1,100}?': "),
+    re.compile(r"Exception in thread \"[^\"]{1,60}\" "),
     re.compile(r"[\w.-]{1,40}-\d{1,3} +\| +"),  # of containers that run together
     re.compile(r"\[(?:stderr|stdout)\]\s*", re.I),
     # - name - ERROR -, | ERROR | module:function:12 -
@@ -104,7 +108,8 @@ _SHOWN = re.compile(
     r"|(?!\"[\w.-]+\"\s*:|'[\w.-]+'(?:\s*:| is not recognized))[\"'`“”«„‘][^\"{]"
     r"|[✻✽✶] |\[[ x]\] |☐|☑|✅|💡|🔧|🛡|📝|\d+ [+-](?! ?[{\[]) ?|[0-9a-f]{7,12} \w"
     r"|(?!status|code|error|exit)[\w.-]+: ?(?:\d[\d_.]*|true|false|null)\s*$"
-    r"|\S+\.(?:py|[jt]sx?|go|rs|java|rb|c|cpp|h|md|json|ya?ml|toml|sh|txt|php|cs|kt|sql):\d+)"
+    r"|\S+\.(?:py|[jt]sx?|go|rs|java|rb|c|cpp|h|md|json|ya?ml|toml|sh|txt|php|cs|kt|sql)"
+    r":\d+(?!\d{0,5}:in [`']))"
 )
 
 
@@ -115,6 +120,37 @@ def without_marks(text: str) -> str:
     """The same lines, as if what is only shown were said."""
     lines = (line for line in text.split("\n") if not _TOOL_OPENS.match(line))
     return "\n".join(_MARK.sub("", line, count=1).strip(" \t|\"'`") for line in lines)
+
+
+_BORDER = re.compile(r"^\s*[╭┌╔╰└╚+][─═━-]{3,}[╮┐╗╯┘╝+]\s*$")
+_SIDE = re.compile(r"^\s*[│║┃|] ?|\s*[│║┃|]\s*$")
+_QUOTES = {"`": "`", "«": "»", "“": "”", "„": "“", "‘": "’", "'": "'", "「": "」", "『": "』"}
+
+
+def unwrapped(text: str) -> str:
+    """The text in a box or in quotes, where nothing stands beside it: it is said, not shown."""
+    bare = text.strip()
+    if len(bare) > MAX_BLOCK_CHARS or len(bare) < len("``") + 1:
+        return text
+    lines = bare.split("\n")
+    if len(lines) > 2 and _BORDER.match(lines[0]) and _BORDER.match(lines[-1]):
+        return "\n".join(_SIDE.sub("", line) for line in lines[1:-1])
+    if bare[0] == bare[-1] == '"' or ('\\"' in bare and '"' not in bare.replace('\\"', "")):
+        return _decoded(bare) or text
+    inner = bare[1:-1].strip()
+    if _QUOTES.get(bare[0]) == bare[-1] and not {bare[0], bare[-1]} & set(inner):
+        return inner
+    return text
+
+
+def _decoded(bare: str) -> str | None:
+    """Of a string as JSON writes it, with its quotes or without them."""
+    quoted = bare if bare[0] == '"' else f'"{bare}"'
+    try:
+        read: str = foreign_json.decode(quoted, str)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None if '"' in bare[1:-1] else bare[1:-1].strip()
+    return read
 
 
 def candidate_lines(text: str, *, mixed: bool) -> tuple[Line, ...]:

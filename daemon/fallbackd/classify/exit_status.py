@@ -62,8 +62,11 @@ def _silent_end(evidence: Evidence) -> Hit | None:
     return None
 
 
+MAX_TRACE_CHARS = 16_384
+
+
 def _has_own_trace(evidence: Evidence) -> bool:
-    return evidence.stream == "stderr" and has_frames(evidence.text)
+    return evidence.stream == "stderr" and has_frames(evidence.text[-MAX_TRACE_CHARS:])
 
 
 _QUESTION = re.compile(

@@ -54,7 +54,7 @@ def explain(
     guess = model.guess(text, status, kind)
     named = None if hit is None or hit.rule.reason is Reason.UNKNOWN else hit.rule.reason
     best, _ = weigh(model, guess, named)
-    threshold = model.head.alarm_margin - (0.0 if hit is None else RULE_ALARM)
+    threshold = model.threshold(text) - (0.0 if hit is None else RULE_ALARM)
     ranked = sorted(model.shares(guess.reasons).items(), key=lambda one: -one[1])
     known = best if best in model.head.reasons else ranked[0][0]
     deciding = model.deciding(text, status, kind, count=MAX_FEATURES)

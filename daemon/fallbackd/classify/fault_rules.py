@@ -72,7 +72,8 @@ FAULT_RULES: tuple[Rule, ...] = (
             """
             timeout readtimeout connecttimeout writetimeout pooltimeout timeouterror
             apitimeouterror timeout_error deadline_exceeded headerstimeouterror etimedout
-            bodytimeouterror
+            bodytimeouterror sockettimeoutexception httptimeoutexception connecttimeouterror
+            readtimeouterror apiconnectiontimeouterror
             und_err_headers_timeout und_err_body_timeout litellm.timeout
             """
         ),
@@ -88,7 +89,9 @@ FAULT_RULES: tuple[Rule, ...] = (
         pattern=r"connection (?:refused|reset|error|closed|aborted|failed|lost|dropped|terminated)"
         r"|net::ERR_|other side closed|sent GOAWAY|network connection was lost"
         r"|EOF while reading|ERR_INTERNET_DISCONNECTED|\bECONN(?:REFUSED|RESET|ABORTED)"
-        r"|EPROTO\b|service not known|EAI_AGAIN|EPIPE"
+        r"|EPROTO\b|service not known|EAI_AGAIN|EPIPE|could not resolve (?:host|proxy)"
+        r"|network is unreachable|no route to host|temporary failure in name resolution"
+        r"|connection broken|empty reply from server"
         r"|(?:unable to|failed to|cannot|could not|can't) connect|getaddrinfo"
         r"|dns (?:error|lookup)|no such host"
         r"|socket (?:connection )?(?:was )?(?:closed|hang)|socket hang up|fetch failed"
@@ -99,6 +102,10 @@ FAULT_RULES: tuple[Rule, ...] = (
             """
             connecterror connectionerror apiconnectionerror remoteprotocolerror readerror
             writeerror protocolerror connectionreseterror connectionrefusederror proxyerror
+            chunkedencodingerror incompleteread maxretryerror newconnectionerror sslerror
+            sslexception
+            connectexception unknownhostexception connectionclosederror endpointconnectionerror
+            noroutetohostexception clientpayloaderror contentlengtherror
             econnrefused econnreset clientconnectorerror clientconnectordnserror closeerror
             remotedisconnected serverdisconnectederror brokenpipeerror gaierror networkerror
             localprotocolerror
@@ -136,22 +143,6 @@ FAULT_RULES: tuple[Rule, ...] = (
         pattern=r"^(?:error: )?spawn \S{1,200} ENOENT",
     ),
     Rule(id="output-cut", reason=_R.CRASH, detail="output_cut", codes=("output_cut",)),
-    Rule(
-        id="crash",
-        reason=_R.CRASH,
-        pattern=r"^(?:fatal error: .{0,80}(?:heap|allocation)|panic(?:\(|:|ked)|thread"
-        r" '.{0,60}' .{0,20}panicked|segmentation fault|traceback \(most recent call"
-        r" last\)|unhandled (?:promise )?rejection|uncaught \w{0,30}(?:exception"
-        r"|error)|fatal runtime error|terminate called after|fatal python error"
-        r"|memoryerror$|.{0,60}exited with (?:code 13[4-9]|signal)|.{0,40}crashed"
-        r" unexpectedly|.{0,60}overflowed its stack|node:\w{1,40}[:/].{0,100}"
-        r"|illegal instruction|bus error|an unexpected critical error occurred|out"
-        r" of memory|killed$|aborted \(|\w{1,40} has crashed|.{0,40}\(core dumped\)"
-        r"|fatal error: all goroutines|the application panicked|oh no: bun has"
-        r" crashed|signal: (?:killed|aborted|segmentation))|maximum call stack"
-        r"|javascript heap out of memory|oom kill|unhandled 'error' event"
-        r"|fatal: out of memory",
-    ),
     Rule(
         id="no-leave",
         reason=_R.PERMISSION,
@@ -215,4 +206,21 @@ FAULT_RULES: tuple[Rule, ...] = (
     ),
     # Whatever of 4xx has no rule above.
     Rule(id="http-4xx", reason=_R.FORMAT_ERROR, statuses=tuple(range(400, 500))),
+    # A crash tells least: whatever else its own line states is the cause.
+    Rule(
+        id="crash",
+        reason=_R.CRASH,
+        pattern=r"^(?:fatal error: .{0,80}(?:heap|allocation)|panic(?:\(|:|ked)|thread"
+        r" '.{0,60}' .{0,20}panicked|segmentation fault|traceback \(most recent call"
+        r" last\)|unhandled (?:promise )?rejection|uncaught \w{0,30}(?:exception"
+        r"|error)|fatal runtime error|terminate called after|fatal python error"
+        r"|memoryerror$|.{0,60}exited with (?:code 13[4-9]|signal)|.{0,40}crashed"
+        r" unexpectedly|.{0,60}overflowed its stack|node:\w{1,40}[:/].{0,100}"
+        r"|illegal instruction|bus error|an unexpected critical error occurred|out"
+        r" of memory|killed$|aborted \(|\w{1,40} has crashed|.{0,40}\(core dumped\)"
+        r"|fatal error: all goroutines|the application panicked|oh no: bun has"
+        r" crashed|signal: (?:killed|aborted|segmentation))|maximum call stack"
+        r"|javascript heap out of memory|oom kill|unhandled 'error' event"
+        r"|fatal: out of memory",
+    ),
 )

@@ -13,6 +13,8 @@ from zlib import crc32
 
 from msgspec import Struct
 
+from fallbackd.classify.languages import in_english
+from fallbackd.classify.stack_frames import without_frames
 from fallbackd_conversations.redact import strip_escapes
 
 BUCKETS = 1_044_023
@@ -42,14 +44,12 @@ class Features(Struct, frozen=True):
 
 def features_of(text: str, http_status: int | None = None, kind: str | None = None) -> Features:
     """Cut, normalise and hash. An empty text has a shape as well."""
-    text = _cut(text)
-    plain = _normalised(text)
-    shape = (*shape_of(text, http_status), *_of_kind(kind))
+    read = _Reading.of(text)
     return Features(
-        whole=_hashed("whole", plain),
-        last=_hashed("last", _last_of(plain)),
-        shape={crc32(name.encode("utf-8", "replace")) % BUCKETS for name in shape},
-        cause=_hashed("cause", plain),
+        whole=_hashed("whole", read.judged),
+        last=_hashed("last", _last_of(read.said)),
+        shape={_checksum(name) for name in read.shape(http_status, kind)},
+        cause=_hashed("cause", read.said),
     )
 
 
@@ -57,15 +57,53 @@ def named_features(
     text: str, http_status: int | None = None, kind: str | None = None
 ) -> dict[str, dict[int, str]]:
     """By part and bucket what is hashed: n-grams, words (`w …`), properties of the lines."""
-    text = _cut(text)
-    plain = _normalised(text)
-    shape = (*shape_of(text, http_status), *_of_kind(kind))
+    read = _Reading.of(text)
     return {
-        "whole": dict(_named("whole", plain)),
-        "last": dict(_named("last", _last_of(plain))),
-        "shape": {crc32(name.encode("utf-8", "replace")) % BUCKETS: name for name in shape},
-        "cause": dict(_named("cause", plain)),
+        "whole": dict(_named("whole", read.judged)),
+        "last": dict(_named("last", _last_of(read.said))),
+        "shape": {_checksum(name): name for name in read.shape(http_status, kind)},
+        "cause": dict(_named("cause", read.said)),
     }
+
+
+class _Reading(Struct, frozen=True):
+    text: str
+    said: str
+    """Normalised; in another language, what it says in English stands below."""
+    judged: str
+    """What is judged to be a failure or none: of a statement in another language the English alone,
+    so that languages with many and with few samples look alike."""
+    phrases: int
+
+    @classmethod
+    def of(cls, text: str) -> "_Reading":
+        text = _cut(text)
+        said = plain = _normalised(without_frames(text))
+        english = in_english(plain)
+        if english:
+            said = plain = f"{plain}\n{' '.join(english)}"
+        if english and is_short(text):
+            plain = " ".join((*english, *_CODES.findall(plain)))
+        return cls(text, said, plain, len(english))
+
+    def shape(self, http_status: int | None, kind: str | None) -> tuple[str, ...]:
+        known = f"phrases={_step(self.phrases, (0, 1, 2, 3, 4))}"
+        return (*shape_of(self.text, http_status), known, *_of_kind(kind))
+
+
+SHORT_CHARS, SHORT_LINES = 400, 3
+
+
+def is_short(text: str) -> bool:
+    """One statement rather than the transcript of a run."""
+    return len(text) <= SHORT_CHARS and len(text.strip().split("\n")) <= SHORT_LINES
+
+
+_CODES = re.compile(r"\b(?:[1-5]\d\d|\w{2,30}_\w{2,30}|\w{0,30}(?:error|exception))\b|\{\"|\|")
+
+
+def _checksum(name: str) -> int:
+    return crc32(name.encode("utf-8", "replace")) % BUCKETS
 
 
 def _last_of(plain: str) -> str:
@@ -96,9 +134,23 @@ _RULERS = re.compile(r"([-=─━_*#])\1{3,}")
 _DIGIT = re.compile(r"\d")
 
 
+# In lower case: what names a place, a model or one request tells nothing of a failure.
+_NAMES = re.compile(
+    r"(?P<url>\b(?:https?|wss?)://[^\s\"'<>()\[\]{},]+)"
+    r"|(?P<id>\b(?:[0-9a-f]{8}-[0-9a-f-]{20,}|(?=[a-f]*\d)[0-9a-f]{12,}"
+    r"|(?:req|msg|org|proj|resp|chatcmpl|call|toolu|sess|thread|user|gen|cmpl)[_-](?=\w*\d)\w{8,})\b)"
+    r"|(?P<model>\b(?:gpt|claude|gemini|llama|qwen|deepseek|mi[sx]tral|kimi|glm|grok|command|gemma"
+    r"|phi|nova|ernie|minimax|sonnet|opus|haiku|codex)[-_/][\w.:@/-]{0,60}\d[\w.:@/-]{0,60}\w)"
+    r"|(?P<path>(?<![\w:/.])(?:~|\.{1,2}|[a-z]:)?[\\/](?:[\w.@+-]{1,80}[\\/]){1,20}[\w.@+-]{0,80})"
+    r"|(?P<host>\b(?:[a-z0-9-]{1,40}\.){1,5}(?:com|net|org|io|ai|dev|cn|invalid|example|test|local"
+    r"|internal|cloud|app|co)\b(?!\())"
+)
+
+
 def _normalised(text: str) -> str:
-    """Lower case, without the values of numbers other than those that may be a status."""
+    """Lower case, without names and the values of numbers other than those that may be a status."""
     text = text.replace("’", "'").lower()
+    text = _NAMES.sub(lambda found: f"<{found.lastgroup}>", text)
     text = _NUMBER.sub(lambda found: _DIGIT.sub("0", found[0]), text)
     return _RULERS.sub(r"\1\1\1\1", _BLANKS.sub(" ", text))
 

@@ -33,7 +33,10 @@ def learn(lessons: Sequence[Lesson]) -> Model:
     content = weights()
     added = Additions.to(content)
     model = Model(content, added)
-    read = [(features_of(one.text, None, one.kind), coarse(one.reason)) for one in lessons]
+    read = [
+        (features_of(one.text, None, one.kind), coarse(one.reason), model.threshold(one.text))
+        for one in lessons
+    ]
     for _ in range(ROUNDS):
         moved = sum(_learn_one(model, added, *one) for one in read)
         if not moved:
@@ -47,10 +50,12 @@ def can_learn(reason: Reason) -> bool:
     return model is not None and coarse(reason) in model.head.reasons
 
 
-def _learn_one(model: Model, added: Additions, features: Features, right: Reason) -> bool:
+def _learn_one(
+    model: Model, added: Additions, features: Features, right: Reason, threshold: float
+) -> bool:
     """Whether anything was moved."""
     head, guess = model.head, model.guess_of(features)
-    missing = head.alarm_margin + _ALARM_BY - guess.margin
+    missing = threshold + _ALARM_BY - guess.margin
     if missing > 0:
         tables = [one for one in head.failure if one.norm]
         step = min(MAX_STEP, missing / sum(one.norm**2 for one in tables))

@@ -73,6 +73,12 @@ LIMIT_RULES: tuple[Rule, ...] = (
         r"|quota_?id\W+\S{0,200}per-?minute",
     ),
     Rule(
+        id="free-models-per-day",
+        reason=_R.USAGE_LIMIT,
+        stands=True,
+        pattern=r"(?:rate limit exceeded: )?free-models-per-day",
+    ),
+    Rule(
         id="rate-per-day",
         reason=_R.USAGE_LIMIT,
         pattern=r"rate limit reached for .{1,160}\b(?:per day|TPD|RPD)\b",
@@ -96,7 +102,8 @@ LIMIT_RULES: tuple[Rule, ...] = (
     Rule(
         id="billing",
         reason=_R.BILLING,
-        pattern=r"insufficient[ _](?:credits?|balance|funds?|quota)|credit balance (?:is )?too low"
+        pattern=r"insufficient[ _](?:credits?|balance|funds?|quota)|balance insufficient"
+        r"|credit balance used up|used up credit balance|credit balance (?:is )?too low"
         r"|(?:spend|spending|budget) (?:limit|cap)"
         r"|out of (?:credits?|funds|(?:extra )?usage\b)"
         r"|used up your (?:points|credits|balance)|billing (?:or|issue|hard)"
@@ -134,7 +141,9 @@ LIMIT_RULES: tuple[Rule, ...] = (
         r"|used (?:up )?all (?:of )?(?:your|the) (?:\w{1,20} ){0,3}(?:requests|quota"
         r"|messages)|(?:your|the) (?:\w{1,20} ){0,3}quota (?:is |has been )?used up"
         r"|no quota left|out of (?:premium|free) requests|quota will be refreshed"
-        r"|free-models-per-day|(?:requests?|tokens?)[_ ]per[_ ]day|\b(?:TPD|RPD)\b"
+        r"|(?:exceeded|reached|used up) (?:\w{1,20} ){0,2}(?:usage|daily|monthly) limit"
+        r"|(?:usage|daily|monthly) limit (?:\w{1,20} ){0,2}(?:exceeded|reached|used up)"
+        r"|(?:requests?|tokens?)[_ ]per[_ ]day|\b(?:TPD|RPD)\b"
         r"|out of premium requests|usage window|限额将在|达到.{0,12}上限|límite de uso"
         r"|limite d'utilisation|nutzungslimit|limite de uso|(?:使用量|利用)の?(?:上限|制限)"
         r"|上限に達しま|حد الاستخدام",
@@ -148,7 +157,9 @@ LIMIT_RULES: tuple[Rule, ...] = (
     Rule(
         id="per-minute",
         reason=_R.RATE_LIMIT,
-        pattern=r"per minute limit",
+        pattern=r"per minute limit|per[ -]minute quota"
+        r"|\b(?:quota|limit)s? (?:is |has been )?(?:exceeded|reached)\b.{0,40}"
+        r"\bper[ -](?:minute|second)",
     ),
     # What a program guesses behind its own time-out ("may be under high load") is no cause.
     Rule(id="timed-out", reason=_R.TIMEOUT, pattern=r"\brequest timed out\."),

@@ -11,7 +11,7 @@ _STATUS = re.compile(
     r"\b(?:HTTP(?:/\d(?:\.\d)?)?[ :]*(?:error |status |code ){0,3}"
     r"|status(?:[ _-]?code)?[\"']?\s{0,3}[:= ]\s{0,3}[\"']?"
     r"|(?:error|api error|code|failed|upstream|cloudflare|responded with|response|exception"
-    r"|unexpected status)"
+    r"|unexpected status|\w{1,60}(?:error|exception))"
     r"[: (\"'=\[]{1,4}(?:code: |status |HTTP )?|last status: |\[)"
     r"(?P<a>[1-5]\d\d)\b(?!\s*(?:ms|s\b|MB|tokens|\.\d|,\d|%))"
     r"|^\W{0,4}(?P<b>[45]\d\d)(?=\s+[A-Z{\"\[<a-z]|:|$|\s*status code)"
@@ -137,7 +137,7 @@ ADDRESSED = re.compile(
 PROSE = re.compile(
     r"[`<>{}]|=>|->|::|\b(?:I|I'm|I've|I'll|we|we've|we'll|let me|let's|(?<!right )now|should"
     r"|would|shall"
-    r"|because|whenever|instead|handle[sd]?|handlers?|returns?|returned|raises?|raised|throws?"
+    r"|because|whenever|instead|maps|handle[sd]?|handlers?|returns?|returned|raises?|raised|throws?"
     r"|retries|retried|fix(?:e[sd]|ing)?|adds?|added|tests?|tested|docs?|document(?:s|ed|ation)"
     r"|comes|came|means|e\.g\.|i\.e\.|functions?|class|middleware|webhook|script|config"
     r"|asked|why|wrote|said|says|answer(?:s|ed)|works|cover(?:s|ed)|pass(?:es|ed)?|still|me|my"

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_FAULTS
+from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_FAULTS, searched
 from fallbackd.classify.error_json import Said, is_json, read_embedded
 from fallbackd.classify.error_lines import MAX_BLOCK_CHARS, MAX_BLOCK_LINES, Line, candidate_lines
 from fallbackd.classify.line_shapes import (
@@ -63,10 +63,9 @@ def first_fit(said: Said, rules: Iterable[Rule]) -> Rule | None:
             return rule
         if rule.statuses and said.status not in rule.statuses:
             continue
-        pattern = compiled(rule) if rule.pattern else None
-        if pattern is None and rule.statuses:
+        if not rule.pattern and rule.statuses:
             return rule
-        if pattern is not None and any(pattern.search(line) for line in lines):
+        if rule.pattern and any(searched(rule, line) for line in lines):
             return rule
     return None
 
@@ -89,15 +88,29 @@ def text_hit(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
 
 @lru_cache(maxsize=8)
 def lines_of(text: str, stream: str) -> tuple[Line, ...]:
-    if len(text) > MAX_HEAD_CHARS + MAX_TAIL_CHARS:
-        # Of a long output, as of many lines, its beginning and its end count.
-        text = f"{text[:MAX_HEAD_CHARS]}\n\n{text[-MAX_TAIL_CHARS:].partition(NEWLINE)[2]}"
-    plain = strip_escapes(text).replace("’", "'").replace("\r\n", "\n").replace("\r", "\n")
+    plain = (
+        strip_escapes(_both_ends(text)).replace("’", "'").replace("\r\n", "\n").replace("\r", "\n")
+    )
     return candidate_lines(without_frames(plain), mixed=stream == "unknown")
 
 
 NEWLINE = "\n"
-MAX_HEAD_CHARS, MAX_TAIL_CHARS = 16_384, 65_536
+MAX_HEAD_CHARS, MAX_TAIL_CHARS = 8_192, 32_768
+MAX_HEAD_LINES, MAX_TAIL_LINES = 50, 300
+"""Of a long output its beginning and its end are read: a failure ends a run, or keeps it from
+beginning."""
+
+
+def _both_ends(text: str) -> str:
+    head, tail = "", text
+    if len(text) > MAX_HEAD_CHARS + MAX_TAIL_CHARS:
+        head, tail = text[:MAX_HEAD_CHARS], text[-MAX_TAIL_CHARS:].partition(NEWLINE)[2]
+    lines = tail.rsplit(NEWLINE, MAX_TAIL_LINES)
+    if len(lines) > MAX_TAIL_LINES:
+        head, tail = head or lines[0], NEWLINE.join(lines[1:])
+    if not head:
+        return tail
+    return NEWLINE.join((*head.split(NEWLINE, MAX_HEAD_LINES)[:MAX_HEAD_LINES], "", tail))
 
 
 def _vendor_line(
@@ -133,7 +146,7 @@ def _opener(line: str, rules: list[Rule]) -> Rule | None:
 
 def _known_line(lines: tuple[Line, ...], at: int, rules: list[Rule]) -> Hit | None:
     for rule in (one for one in rules if not one.opens):
-        found = compiled(rule).search(lines[at].text)
+        found = searched(rule, lines[at].text)
         if found and (rule.anywhere or found.start() == 0 or opens_error(lines[at])):
             return Hit(rule=rule, text=_block(lines, at), confidence="text")
     return None
@@ -194,7 +207,7 @@ def _is_heard(rule: Rule, stream: str) -> bool:
 
 
 def _common_line(evidence: Evidence) -> Hit | None:
-    listed = _listed_statuses(evidence.text)
+    listed = _listed_statuses(_both_ends(evidence.text))
     if listed is _EVERY:
         return None
     is_errors = evidence.stream == "stderr"
@@ -276,7 +289,7 @@ def _fits_all(said: Said, rules: Iterable[Rule]) -> Rule | None:
         if rule.pattern:
             if rule.statuses and said.status not in rule.statuses:
                 continue
-            if any(compiled(rule).search(line) for line in said.lines):
+            if any(searched(rule, line) for line in said.lines):
                 return rule
         elif rule.statuses and said.status in rule.statuses:
             return rule
@@ -319,8 +332,9 @@ class _Saying(Struct, frozen=True, kw_only=True):
         is_anchored = rule.pattern.startswith("^")
         if self.is_prose and not is_anchored:
             return False
-        pattern = compiled(rule)
-        found = pattern.search(self.line) if self.may_lead else pattern.match(self.line)
+        found = searched(rule, self.line)
+        if found is not None and not self.may_lead:
+            found = compiled(rule).match(self.line)
         if found is None:
             return False
         return (is_anchored and found.start() == 0) or self._states(found)

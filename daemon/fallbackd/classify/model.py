@@ -14,10 +14,14 @@ from math import exp, sqrt
 import msgspec
 from msgspec import Struct
 
-from fallbackd.classify.features import Features, features_of, named_features
+from fallbackd.classify.features import Features, features_of, is_short, named_features
 from fallbackd.core.failures import Reason
 
 MAGIC = b"fallbackd-weights-1\n"
+
+
+CLEAR_REASON = 0.3
+"""What the margin of the best reason adds to that of a failure."""
 
 
 class TableHead(Struct, frozen=True, kw_only=True):
@@ -44,6 +48,8 @@ class Head(Struct, frozen=True, kw_only=True):
     reason_slope: float
     alarm_margin: float
     """Above it a text is a failure, where nothing else is known of the program."""
+    short_margin: float
+    """The same for one short statement, which is no transcript."""
 
 
 class Guess(Struct, frozen=True):
@@ -175,6 +181,7 @@ class Model:
             for at, one in enumerate(sums):
                 margins[at] += one + self._more(table, buckets, head.reasons[at])
         ranked = sorted(zip(head.reasons, margins, strict=True), key=lambda one: -one[1])
+        margin += CLEAR_REASON * ranked[0][1]
         return Guess(margin, self.failure_share(margin), tuple(ranked), known)
 
     def deciding(
@@ -200,6 +207,9 @@ class Model:
                 weight += self._more(table, (bucket,), reason, whole=len(names))
                 if weight:
                     found.append(Deciding(f"{table.head.part} {name!r}", round(weight, 4)))
+        if reason is None:
+            best, margin = self.guess(text, http_status, kind).reasons[0]
+            found.append(Deciding(f"reason {best.value}", round(CLEAR_REASON * margin, 4)))
         found.sort(key=lambda one: (-abs(one.weight), one.feature))
         return found[:count]
 
@@ -219,6 +229,9 @@ class Model:
         name = part if reason is None else f"{reason.value} {part}"
         count = len(buckets) if whole is None else whole
         return _added(tables, name, buckets) * (norm / sqrt(max(1, count)) if norm else 1.0)
+
+    def threshold(self, text: str) -> float:
+        return self.head.short_margin if is_short(text) else self.head.alarm_margin
 
     def failure_share(self, margin: float) -> float:
         head = self.head

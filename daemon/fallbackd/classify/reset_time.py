@@ -63,9 +63,9 @@ def seconds_until_reset(
     return _choose(found)
 
 
-def seconds_until_midnight(zone: str, *, now: float) -> float:
-    """Seconds from `now` to the end of the day in a zone (an IANA name)."""
-    here = _local(now, zone_of(zone))
+def seconds_until_midnight(zone: str | tzinfo | None, *, now: float) -> float:
+    """Seconds from `now` to the end of the day in a zone (one, or an IANA name)."""
+    here = _local(now, zone_of(zone) if isinstance(zone, str) else zone)
     then = (here + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
     return then.timestamp() - now
 
@@ -93,8 +93,9 @@ _CLOCK = r"(?P<h>\d{1,2})(?::(?P<m>\d\d))?(?::\d\d)?\s*(?P<ap>[ap]\.?m\.?)?"
 _ZONE = PATTERN
 # Sentences are read with every run of white space made one space.
 _BEFORE = (
-    r"(?:resets?|resetting|again|available|regain access|retry|renews?|refresh(?:es)?|ends?"
-    r"|until|expires?|return|continuing|resumes?|using this model)"
+    r"(?:resets?|resetting|again|available|regain access|retry(?:ing)?|renews?|refresh(?:es)?"
+    r"|ends?|until|expires?|return|continuing|resumes?|using this model|refills?|opens?|restarts?"
+    r"|unlocks?|lifts?|lifted|back)"
     r"(?: (?:again|after|at|on|in|about|around|approximately|by|will|be|is|time|limit|window"
     r"|automatically"
     r"|usage|quota|the)){0,6}(?: ?:)? ~?"
@@ -110,6 +111,15 @@ _OWN_BACKOFF = re.compile(
     r"|(?:retry_?delay_?ms\W+(?:1[01]\d{4}|\d{1,5})(?!\d)|total_?retry_?delay\W+\d+)",
     re.I,
 )
+_OWN_BACKOFF_S = 120.0
+
+
+def _unless_stated(found: re.Match[str]) -> str:
+    """A wait longer than any back-off is one that the provider has stated."""
+    is_counted = found[0].lower().startswith("retrying") and "ms" not in found[0].lower()
+    return found[0] if is_counted and span_seconds(found[0]) >= _OWN_BACKOFF_S else " "
+
+
 _IN_SPAN = re.compile(
     rf"(?:{_BEFORE}|\b(?:in|after|for|wait)\s+(?:about |approximately |~)?){SPAN.pattern}", re.I
 )
@@ -129,7 +139,7 @@ _DAY_FIRST = re.compile(
     re.I,
 )
 _NUMBERED_DATE = re.compile(
-    rf"\b(?P<mon>\d{{1,2}})/(?P<day>\d{{1,2}})(?:/(?P<year>\d{{4}}))?(?![\d/])"
+    rf"\b(?P<mon>\d{{1,2}})[/-](?P<day>\d{{1,2}})(?:/(?P<year>\d{{4}}))?(?![\d/-])"
     rf"(?:,?\s*(?:at\s+)?{_CLOCK})?{_ZONE}",
     re.I,
 )
@@ -139,6 +149,7 @@ _WEEKDAYS = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _WEEKDAY_AT = re.compile(
     rf"\b(?P<day>(?:{'|'.join(_WEEKDAYS)}))[a-z]{{0,6}}\.?,?\s+(?:at\s+)?{_CLOCK}{_ZONE}", re.I
 )
+_TOMORROW = re.compile(r"\b(?:return|again|back|available|resets?|until) tomorrow\b(?! at)", re.I)
 _TOMORROW_AT = re.compile(rf"\btomorrow,? (?:at )?{_CLOCK}{_ZONE}", re.I)
 _MIDNIGHT = re.compile(rf"\b(?:at |until )midnight{_ZONE}", re.I)
 _DAY_ONLY = re.compile(r"\b(?:at|on|until|by) (?P<day>\d{4}-\d\d-\d\d)(?![T\d]| \d| at)", re.I)
@@ -209,7 +220,7 @@ def _without_log_stamps(text: str) -> str:
 def read_sentence(text: str, *, now: float, timezone: str | None = None) -> float | None:
     """Seconds from now that a message states, or None."""
     text = _without_log_stamps(plain_digits(text[:MAX_SENTENCE_CHARS]))
-    text = _without_unspent(_OWN_BACKOFF.sub(" ", text))
+    text = _without_unspent(_OWN_BACKOFF.sub(_unless_stated, text))
     seconds = _read_flat(" ".join(text.split()), now=now, timezone=timezone)
     if seconds is None and "\n" in text:
         # Some terminals break lines inside words ("try a\ngain at").
@@ -260,7 +271,7 @@ def _tomorrow(flat: str, now: float, zone: tzinfo | None) -> float | None:
     for match in _TOMORROW_AT.finditer(flat):
         if (found := hour_minute(match)) is not None:
             return _on_day(found, match, days=1, now=now, zone=zone)
-    return None
+    return seconds_until_midnight(zone, now=now) if _TOMORROW.search(flat) else None
 
 
 def _weekday(flat: str, now: float, zone: tzinfo | None) -> float | None:
@@ -335,7 +346,8 @@ def _keyed(flat: str, now: float, zone: tzinfo | None) -> float | None:
 def _speaks_of_reset(before: str) -> bool:
     return bool(
         re.search(
-            r"reset|again|retry|wait|resume|\bnext ?[=:]|available|regain|renew|refresh"
+            r"reset|again|retry|wait|resume|\bnext ?[=:]|available|regain|renew|refresh|refill"
+            r"|\bopens?\b|restart|unlock|\blift|\bback\b"
             r"|until|expire|return|重置|将在|恢复|reinicia|will end",
             before[-160:],
             re.I,
@@ -375,14 +387,16 @@ def _on_day(
 
 
 def _named_date(match: re.Match[str], *, now: float, zone: tzinfo | None) -> float | None:
-    name = match["mon"]
+    name, number = match["mon"], int(match["day"])
     month = int(name) if name.isdigit() else _MONTHS.index(name[:3].lower()) + 1
+    if month > 12 >= number:
+        month, number = number, month  # the day stands first
     used = zone_of(match["zone"]) or zone
     here = _local(now, used)
     hour, minute = hour_minute(match) or (0, 0)
     year = int(match["year"]) if match["year"] else here.year
     try:
-        day = date(year, month, int(match["day"]))
+        day = date(year, month, number)
     except ValueError:
         return None
     then = here.replace(

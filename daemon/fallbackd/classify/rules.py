@@ -1,6 +1,7 @@
 """What a failure signature is. Signatures are data: built in per vendor, extended by the user."""
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from fallbackd.core.failures import Reason
 
 MAX_PATTERN_BYTES = 1 << 20
 """Of a user's pattern, compiled."""
+MAX_SCREEN_BYTES = 1 << 24
 
 
 class Found(Protocol):
@@ -59,6 +61,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     """False: no backend is to blame, so none is taken out of rotation."""
     until_midnight_in: str = ""
     """Zone (IANA) in which the limit ends with the day, whatever shorter time is advised."""
+    stands: bool = False
+    """The words are one provider's own, so the model is not asked."""
     yields: bool = False
     """It decides only where no other rule does."""
     is_users: bool = False
@@ -100,3 +104,77 @@ def linear(pattern: str) -> Pattern:
 
 def compiled(rule: Rule) -> Pattern:
     return linear(rule.pattern) if rule.is_users else _built_in(rule.pattern)
+
+
+class Screen:
+    """
+    The patterns of many that may be found in a text, by one pass over it in linear time.
+
+    It knows no lookaround and no limits of words beyond ASCII, so it names too many rather than
+    too few; the search proper is left for these.
+    """
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        # Here: it is slow to load, and asked only where something has failed.
+        import re2
+
+        options = re2.Options()
+        options.case_sensitive = False
+        options.max_mem = MAX_SCREEN_BYTES
+        self._patterns = tuple(patterns)
+        self._set = re2.Set.SearchSet(options)
+        for pattern in self._patterns:
+            self._set.Add(_widened(pattern))
+        self._set.Compile()
+
+    def may_find(self, text: str) -> frozenset[str]:
+        return frozenset(self._patterns[at] for at in self._set.Match(text) or ())
+
+
+def _widened(pattern: str) -> str:
+    """One that finds at least as much."""
+    parts: list[str] = []
+    at, in_class = 0, False
+    while at < len(pattern):
+        two = pattern[at : at + 2]
+        if not in_class and re.match(r"\(\?<?[=!]", pattern[at:]):
+            at = _end_of_group(pattern, at)
+        elif two[0] == "\\":
+            parts.append(_wide(two, in_class=in_class))
+            at += 2
+        else:
+            in_class = two[0] == "[" if not in_class else two[0] != "]"
+            parts.append(two[0])
+            at += 1
+    return "".join(parts)
+
+
+def _wide(escape: str, *, in_class: bool) -> str:
+    if escape == r"\b" and not in_class:
+        return ""
+    wide = {
+        r"\w": r"0-9A-Za-z_\x{80}-\x{10FFFF}",
+        r"\d": r"0-9\x{80}-\x{10FFFF}",
+        r"\s": r"\s\x{80}-\x{10FFFF}",
+    }.get(escape)
+    if wide is None:
+        return escape
+    return wide if in_class else f"[{wide}]"
+
+
+def _end_of_group(pattern: str, at: int) -> int:
+    depth, in_class = 0, False
+    while at < len(pattern):
+        one = pattern[at]
+        if one == "\\":
+            at += 1
+        elif in_class:
+            in_class = one != "]"
+        elif one == "[":
+            in_class = True
+        else:
+            depth += (one == "(") - (one == ")")
+            if depth == 0:
+                return at + 1
+        at += 1
+    return at

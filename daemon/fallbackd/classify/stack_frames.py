@@ -18,13 +18,16 @@ _RUST = re.compile(
     r"^\s{2,}\d+:\s+(?:0x[0-9a-f]+ - )?(?:\S.{0,300}::\S.{0,300}|rust_\w+|_start|main)$"
 )
 _GO = re.compile(r"^\s+\S+\.go:\d+(?: \+0x[0-9a-f]+)?\s*$")
+_RUBY = re.compile(r"^\s+(?:\d+: )?from \S.{0,300}:\d+(?::in .{1,200})?$")
 _SOURCE = re.compile(r"^\s*\S+\.(?:[cm]?[jt]sx?|py|go|rs|java|rb|php|cs|kt):\d+(?::\d+)?:?\s*$")
 _PANIC_PLACE = re.compile(r"(panicked at )\S{1,300}:\d+:\d+:?")
 
 
 def is_frame(line: str) -> bool:
     """Frames whose line says so by itself; those of Go and the source below are not seen here."""
-    return any(shape.match(line) for shape in (_JAVASCRIPT, _PYTHON, _RUST, _GO, _SOURCE, _MORE))
+    return any(
+        shape.match(line) for shape in (_JAVASCRIPT, _PYTHON, _RUST, _GO, _RUBY, _SOURCE, _MORE)
+    )
 
 
 def has_frames(text: str) -> bool:

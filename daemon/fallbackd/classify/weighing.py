@@ -17,12 +17,14 @@ RULE_ALARM = 0.2
 RULE_REASON = 0.7
 """What it adds to the margin of its reason."""
 
-LIKELY = 0.35
+LIKELY = 0.2
 """A reason that is less likely is not named, for a program that is known to have failed."""
 _LIKELY_OF_LITTLE, _LITTLE = 0.6, 35
 """So many n-grams that the model knows are too few for a guess, unless it is a clear one."""
 _HARMLESS, _ALONE, _LAST = -0.6, 0.2, 0.8
 """Margins of the whole, of a line apart and of the last line."""
+_MARK_CHARS = 3
+"""What stands before a line, as `✗ `."""
 _LITTLE_CHARS = 200
 """So much may stand beside a line apart."""
 _LIKELY_CAUSE = 0.6
@@ -74,7 +76,7 @@ def weighed(
     A structure, an exit status with a meaning and a signature of the user or the vendor stand.
     A program that ended well is never a failure by its words alone.
     """
-    if hit is not None and (hit.rule in rules or not _is_open(hit)):
+    if hit is not None and (hit.rule in rules or hit.rule.stands or not _is_open(hit)):
         return hit
     if not evidence.text.strip() or not _is_asked(hit, evidence):
         return hit
@@ -107,7 +109,7 @@ def _renamed(hit: Hit | None, evidence: Evidence, best: Reason, likely: float) -
 def _raises_alarm(
     model: Model, guess: Guess, hit: Hit | None, evidence: Evidence, rules: tuple[Rule, ...]
 ) -> bool:
-    margin, threshold = guess.margin, model.head.alarm_margin
+    margin, threshold = guess.margin, model.threshold(evidence.text)
     if hit is None:
         return margin > threshold and not _is_quoted(model, evidence, rules)
     if margin + RULE_ALARM > threshold:
@@ -120,7 +122,8 @@ def _raises_alarm(
 def _least_of_line(line: str, evidence: Evidence) -> float | None:
     if len(evidence.text) <= len(line) + _LITTLE_CHARS:
         plain = strip_escapes(evidence.text).replace("’", "'")
-        if any(part.strip() == line for part in _EMPTY_LINE.split(plain)):
+        parts = (part.strip() for part in _EMPTY_LINE.split(plain))
+        if any(one.endswith(line) and len(one) - len(line) <= _MARK_CHARS for one in parts):
             return _ALONE
     lines = lines_of(evidence.text, evidence.stream)
     return _LAST if lines and lines[-1].text in line else None
@@ -134,7 +137,7 @@ def _is_quoted(model: Model, evidence: Evidence, rules: tuple[Rule, ...]) -> boo
     stated = "\n".join(
         line.text for line in lines_of(evidence.text, evidence.stream) if not line.is_deep
     )
-    if stated and model.guess(stated, evidence.http_status).margin > model.head.alarm_margin:
+    if stated and model.guess(stated, evidence.http_status).margin > model.threshold(stated):
         return False
     bare = structs.replace(evidence, text=without_marks(evidence.text))
     return text_hit(bare, rules) is not None
