@@ -7,6 +7,7 @@ The session that was made belongs to the person from then on, like any other of 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import uuid
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from fallbackd_conversations import files
 from fallbackd_conversations.agents import AGENTS, is_same
+from fallbackd_conversations.opencode_versions import unsupported
 from fallbackd_conversations.redact import redact
 from fallbackd_conversations.words import (
     DEFAULT_CONTEXT_TOKENS,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 MAX_PROMPT_CHARS = 30_000
 """A longer one stays in the history, as one with files: a command line takes none."""
+_VERSION_S = 10.0
 _IMPORT_S = 120.0
 """With the first start of the program, which prepares its database."""
 _ASKED_BY_HAND = ("opencode",)
@@ -141,7 +144,10 @@ def carry(
     cwd = session.cwd
     place = {**environ, **target.environ}
     where = agent.place(place, home)
-    if why := agent.why_unread(where):
+    why = agent.why_unread(where)
+    if target.agent == "opencode":
+        why = why or _unsupported(place)
+    if why:
         raise NotCarried(f"{target.agent} cannot be given a conversation: {why}")
     written = agent.render(
         history,
@@ -215,6 +221,21 @@ def _make(written: Rendered, said: Sequence[Utterance], own: Path, place: Path) 
         path.unlink(missing_ok=True)
         raise NotCarried(f"what was written for {written.agent} does not read back the same")
     return path
+
+
+def _unsupported(environ: Mapping[str, str]) -> str:
+    """Why this version of opencode takes no conversation; empty: it does, or says no version."""
+    with contextlib.suppress(subprocess.SubprocessError, OSError):
+        ran = subprocess.run(
+            ["opencode", "--version"],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_VERSION_S,
+            check=False,
+        )
+        return unsupported(ran.stdout.decode("utf-8", "replace"))
+    return ""
 
 
 def _import(path: Path, cwd: str, environ: Mapping[str, str]) -> None:

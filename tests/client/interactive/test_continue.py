@@ -535,6 +535,11 @@ def test_sessions_of_a_later_opencode_are_said_to_be_unread_and_none_is_made_the
     program(home / "bin", "opencode", "exit 1")
     assert main(["--socket", "/nowhere", "continue", "--from", "claude", "--to", "opencode"]) == 2
     assert f"opencode cannot be given a conversation: {why}" in capsys.readouterr().err
+    path.unlink()
+    program(home / "bin", "opencode", "echo opencode v2.1.4")
+    assert main(["--socket", "/nowhere", "continue", "--from", "claude", "--to", "opencode"]) == 2
+    said = "opencode cannot be given a conversation: opencode 2.1.4 is not supported yet"
+    assert said in capsys.readouterr().err
 
 
 def test_a_prompt_is_never_an_option() -> None:
