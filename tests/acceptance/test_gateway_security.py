@@ -280,15 +280,21 @@ if len(sys.argv) == 1:
         print(os.read(read, 99).decode())
 else:
     sys.path.insert(0, os.path.dirname(__file__))
-    from asking import ask
-    os.write(int(sys.argv[1]), (ask(A_SOCKET) + " " + ask(A_SOCKET, "x-api-key: A_TOKEN")).encode())
+    from asking import *
+    os.write(int(sys.argv[1]), "".join(
+        ask(place, *sent, model="paid") + " "
+        for place, *sent in ((A_SOCKET,), (A_SOCKET, person), (A_PORT, person))
+    ).encode())
 """
 TRIES = {
     "by descent alone": ("ask(A_SOCKET)", "401"),
-    "with the token of a person at the socket": ("ask(A_SOCKET, person)", "401"),
+    "with the token of a person": ("ask(A_SOCKET, person)", "200"),
+    "with the token of a person at the port": ("ask(A_PORT, person)", "200"),
     "with its own token": ("ask(A_SOCKET, own)", "200"),
     "with its own token at the port": ("ask(A_PORT, own)", "200"),
     "a backend that bills each call": ('ask(A_PORT, own, model="paid")', "403"),
+    "such a backend, with the token of a person": ('ask(A_SOCKET, person, model="paid")', "403"),
+    "such a backend, with that at the port": ('ask(A_PORT, person, model="paid")', "403"),
     "such a backend, with the header": (
         'ask(A_PORT, own, "x-fallbackd-allow-metered: 1", model="paid")',
         "403",
@@ -344,5 +350,5 @@ async def test_a_process_that_leaves_its_parents_stays_inside_for_the_gateway(
 ) -> None:
     async with gate(tmp_path, more=with_agent(tmp_path)) as g:
         said = await ask_from_inside(g, tmp_path, AWAY, permissions="read")
-        assert said.split() == ["401"] * 6
+        assert said.split() == ["401", "403", "403"] * 3
         assert g.api.log == []

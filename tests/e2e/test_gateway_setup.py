@@ -4,12 +4,14 @@ import json
 import subprocess
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
 import pytest
 from tests.e2e import install
 from tests.e2e.gateway_scene import GatewayScene, gateway_scene
-from tests.e2e.scenes import HANG_S
+from tests.e2e.scenes import HANG_S, scene
 from tests.support.daemon import ROOT
+from tests.support.gateway import free_port, listening
 from tests.support.provider_frames import TEXT
 
 CLIENT = ROOT / ".venv" / "bin" / "fallbackd-client"
@@ -75,6 +77,48 @@ async def test_a_program_that_is_set_up_asks_the_gateway_and_its_file_has_no_tok
         undone = await run(*setup, "--undo")
         assert undone.returncode == 0, undone.stderr
         assert {path: path.read_text() for path in before} == before
+
+
+OF_AGENTS = {
+    "claude": ("claude", "anthropic-http", ""),
+    "opencode": ("opencode", "openai-http", "/v1"),
+    "opencode-run": ("opencode", "openai-http", "/v1"),
+}
+
+
+@pytest.mark.parametrize("backend", OF_AGENTS)
+async def test_a_confined_agent_that_is_set_up_asks_the_gateway_as_what_it_is(
+    tmp_path: Path, backend: str
+) -> None:
+    tool, kind, path = OF_AGENTS[backend]
+    async with scene(tmp_path) as s:
+        s.provider.behave("own", "ok")
+        s.provider.behave("paid", "ok")
+        port = free_port()
+        lines = ["", "[gateway]", "enabled = true", f"port = {port}"]
+        for name, cost in (("own", "local"), ("paid", "metered")):
+            lines += [f"[backends.{name}]", f'kind = "{kind}"', 'model = "m"', f'cost = "{cost}"']
+            lines += [f'base_url = "{s.provider.url(name)}{path}"']
+        lines += ["[chains]", 'team = ["paid", "own"]', '"*" = ["paid", "own"]', ""]
+        with s.daemon.config_path.open("a") as file:
+            file.write("\n".join(lines))
+        await s.daemon.client.call("config.reload")
+        await listening(port)
+        setup = [str(CLIENT), "--socket", str(s.daemon.socket), "gateway", "setup", tool, "--yes"]
+        await anyio.run_process(setup, env=s.daemon.env)
+        settings = s.home.path / ".config" / "opencode" / "opencode.json"
+        if tool == "opencode":
+            key = f"{{file:{s.daemon.state_dir}/gateway.token}}"
+            assert key in settings.read_text()
+            settings.write_text(settings.read_text().replace(key, "{env:FALLBACKD_GATEWAY_TOKEN}"))
+        model = {} if tool == "claude" else {"model": "fallbackd/team"}
+        done = await s.delegate(backend, permissions="read", **model)
+        assert (done["state"], done["text"]) == ("succeeded", TEXT), done
+        assert s.provider.calls("own")
+        assert not s.provider.calls("paid")
+        done = await s.delegate(backend, permissions="read", allow_metered=True, **model)
+        assert done["state"] == "succeeded", done
+        assert s.provider.calls("paid")
 
 
 def files(s: GatewayScene) -> list[Path]:

@@ -1,13 +1,25 @@
 """Below which runner a process is."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from tests.transports.programs import (
+    private_directory,
+    read_pid,
+    runner_of,
+    shell,
+    start,
+    transport,
+    until,
+)
 
+from fallbackd.transports.opencode.whose import ProcessOwners
 from fallbackd.transports.process.descent import Started, runner_above
 from fallbackd.transports.process.runner import tree
 
@@ -111,3 +123,24 @@ def test_a_process_that_is_hidden_and_of_another_user_is_no_part_of_an_attempt(
         monkeypatch.setattr(tree, "process", lambda one: None if one == pid else seen(one))
         monkeypatch.setattr(os, "kill", refuses)
         assert runner_above(int(line), runners(runner)) is None
+
+
+async def test_what_a_killed_runner_has_left_is_not_a_persons(tmp_path: Path) -> None:
+    """It carries no mark by which it would be ended, and has a session of its own."""
+    left = tmp_path / "left"
+    leaves = f"env -i setsid sh -c 'echo $$ > {left}; exec sleep 600' & exec sleep 600"
+    async with transport() as by:
+        running = await start(by, shell(leaves), private_directory(tmp_path))
+        pid = await read_pid(left)
+        program = runner_of(pid)
+        try:
+            assert program == running.pid
+            assert by.above(pid) is not None
+            os.kill(runner_of(program), signal.SIGKILL)
+            await until(lambda: runner_of(program) == by.launcher_pid)
+            with pytest.raises(PermissionError, match="was killed"):
+                by.above(pid)
+            assert ProcessOwners(by.above).owner(pid) == "engine"
+        finally:
+            for each in (pid, program):
+                os.kill(each, signal.SIGKILL)

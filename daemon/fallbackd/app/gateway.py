@@ -4,7 +4,7 @@ import errno
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import anyio
@@ -38,6 +38,7 @@ class GatewayService:
     """
     Args:
         authority_of: What the process at the other end of a Unix connection may ask.
+        authority_at: The same of TCP; None: it is no process of an attempt.
     """
 
     def __init__(
@@ -47,12 +48,13 @@ class GatewayService:
         places: Places,
         tokens: "Tokens",
         authority_of: Callable[[socket.socket], Authority],
+        authority_at: Callable[[socket.socket], Awaitable[Authority | None]],
     ) -> None:
         self._engine = engine
         self._pass_on = pass_on
         self._places = places
         self._tokens = tokens
-        self._authority_of = authority_of
+        self._authority_of, self._authority_at = authority_of, authority_at
         self._wanted = Gateway()
         self._front: GatewayFront | None = None
         """Kept while it is enabled or not: it knows who made which response."""
@@ -111,6 +113,7 @@ class GatewayService:
                 token=self._tokens.of_persons,
                 allowed_uids=frozenset({os.geteuid(), 0}),
                 authority_of=self._authority_of,
+                authority_at=self._authority_at,
                 makers=self._places.gateway_makers,
             )
             self._follow()

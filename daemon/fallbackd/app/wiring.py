@@ -35,6 +35,7 @@ from fallbackd.lib.clock import Instant, SystemClock
 from fallbackd.lib.descriptors import has_room, shortage
 from fallbackd.lib.procenv import read_variables
 from fallbackd.lib.secretvalues import SecretValues
+from fallbackd.lib.unanswered import client_socket
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Running, Transport, Unsent
 from fallbackd.stores import open_store
@@ -254,6 +255,21 @@ def build(
             return nothing(f"the calling process cannot be looked at ({why}); connect again")
         return engine.authority_of(attempts)
 
+    async def authority_at(connection: sockets.socket) -> Authority | None:
+        """Of the peer of a TCP connection; None: it is no process of an attempt."""
+        if not processes.has_any:
+            return None
+        try:
+            inode = await anyio.to_thread.run_sync(client_socket, connection)
+            pid = None if inode is None else await processes.holding(inode)
+            if pid is None:
+                return None
+            attempts = served.attempts_above(pid)
+        except OSError as error:
+            why = error.strerror or str(error)
+            return nothing(f"the calling process cannot be looked at ({why}); connect again")
+        return engine.authority_of(attempts)
+
     def expect() -> None:
         for one in store.peek().active.values():
             if one.running is not None:
@@ -264,7 +280,7 @@ def build(
     return Built(
         engine=engine,
         opencode=OpencodeFront(engine, OpencodeLink, projects, ProcessOwners(processes.above)),
-        gateway=GatewayService(engine, http.pass_on, places, tokens, authority_of),
+        gateway=GatewayService(engine, http.pass_on, places, tokens, authority_of, authority_at),
         interactive=InteractiveService(engine),
         projects=projects,
         transports=(served, http, processes),

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.classify.rules import Rule
-from fallbackd.core.ids import AttemptId, BackendId, DelegationId
+from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Policy
 from fallbackd.core.protocol import Chunk, Confinement, CredentialRef, HttpRequest, NoAnswer
 from fallbackd.engine.taught import Taught
@@ -152,8 +152,9 @@ class World(Struct, frozen=True, kw_only=True):
     """What this process has too little of to begin more work; None: nothing."""
     has_room: Callable[[int], bool] = lambda beginning: True
     """Whether there are file descriptors to follow one more attempt."""
-    gateway_token: Callable[[AttemptId], str | None] = lambda _attempt: None
-    """What an attempt sends to the gateway; None: there is no gateway."""
+    gateway_token: Callable[[str], str | None] = lambda _attempt: None
+    """What an attempt sends to the gateway, or, for an empty name, a server of several; None: there
+    is no gateway."""
     secret_values: SecretValues = field(default_factory=SecretValues)
     """What must not be shown: the secrets of the configuration and of the daemon's environment."""
     taught: Taught = field(default_factory=Taught)

@@ -45,6 +45,8 @@ from fallbackd.lib.failpoints import hit
 from fallbackd.lib.homes import expand
 from fallbackd.ports.transport import Running, Transport
 
+_GATEWAY_VARIABLE = "FALLBACKD_GATEWAY_TOKEN"
+
 
 class CannotBegin(Exception):
     """An attempt that cannot begin, or is not found again."""
@@ -278,11 +280,15 @@ def _call(
     )
     call = carrying(call, credential, options)
     call = keeping(call, given_variables(host.settings, world, order.backend))
-    return confined(
+    call = confined(
         call,
         confinement_of(host.settings, world, order.backend, work),
         copies_of(host.settings, world, order.backend, work.permissions),
     )
+    if isinstance(call, ServedPrompt) and (token := world.gateway_token("")) is not None:
+        env = {**call.server.env, _GATEWAY_VARIABLE: token}
+        call = structs.replace(call, server=structs.replace(call.server, env=env))
+    return call
 
 
 def marks(world: World, prepared: Prepared, order: StartAttempt) -> dict[str, str]:
@@ -292,7 +298,7 @@ def marks(world: World, prepared: Prepared, order: StartAttempt) -> dict[str, st
         "FALLBACKD_ATTEMPT": order.attempt,
     }
     if (token := world.gateway_token(order.attempt)) is not None:
-        found["FALLBACKD_GATEWAY_TOKEN"] = token
+        found[_GATEWAY_VARIABLE] = token
     return found
 
 

@@ -23,7 +23,7 @@ def listens(pid: int, url: str) -> bool:
     if pid <= 0 or port is None:
         return False
     sockets = _sockets_at(port)
-    return bool(sockets) and not sockets.isdisjoint(_open_sockets(pid))
+    return bool(sockets) and _has_any(pid, sockets)
 
 
 def listener(url: str) -> int | None:
@@ -37,7 +37,7 @@ def holder(sockets: Set[str]) -> int | None:
     if not sockets:
         return None
     for name in os.listdir("/proc"):
-        if name.isdigit() and not sockets.isdisjoint(_open_sockets(int(name))):
+        if name.isdigit() and _has_any(int(name), sockets):
             return int(name)
     return None
 
@@ -57,19 +57,28 @@ def _sockets_at(port: int) -> set[str]:
     return found
 
 
-def _open_sockets(pid: int) -> set[str]:
+def open_sockets(pid: int) -> set[str]:
+    """
+    What a process has open, as links of `/proc`.
+
+    Raises:
+        OSError: It has exited, or hides it.
+    """
     place = f"/proc/{pid}/fd"
     found: set[str] = set()
-    try:
-        names = os.listdir(place)
-    except OSError:
-        return found
-    for name in names:
+    for name in os.listdir(place):
         try:
             found.add(os.readlink(f"{place}/{name}"))
-        except OSError:
+        except FileNotFoundError:
             continue  # closed meanwhile
     return found
+
+
+def _has_any(pid: int, sockets: Set[str]) -> bool:
+    try:
+        return not sockets.isdisjoint(open_sockets(pid))
+    except OSError:
+        return False
 
 
 def free_port() -> int:

@@ -98,6 +98,18 @@ def unanswered(port: int) -> list[Unanswered]:
     return found
 
 
+def client_socket(connection: socket.socket) -> int | None:
+    """
+    The inode of the other end of a TCP connection of this machine; None: it is not seen.
+
+    Raises:
+        OSError: The kernel does not say.
+    """
+    port, peer = connection.getsockname()[1], connection.getpeername()[1]
+    ends = (one.inode for one in _connections() if (one.port, one.peer) == (peer, port))
+    return next(filter(None, ends), None)
+
+
 def _connections() -> Iterator[_Connection]:
     deadline = time.monotonic() + 1.0
     for family in (socket.AF_INET, socket.AF_INET6):

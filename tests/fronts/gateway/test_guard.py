@@ -105,14 +105,23 @@ def test_a_token_of_an_attempt_that_has_ended_or_that_was_forged_gives_nothing(
     assert status_of(asked([HOST, sent])) == 401
 
 
-@pytest.mark.parametrize("sent", [[], [OWN], [bearer("d2.1")], [("x-api-key", "x")]])
-def test_a_process_inside_an_attempt_needs_the_token_of_that_one(
+@pytest.mark.parametrize("sent", [[], [bearer("d2.1")], [("x-api-key", "x")]])
+def test_a_process_inside_an_attempt_needs_a_token(
     sent: list[tuple[str, str]],
 ) -> None:
     denied = asked(sent, asker=inside("d1"))
     assert isinstance(denied, Denied)
     assert denied.status == 401
     assert "inside delegation d1" in denied.message
+
+
+def test_the_token_of_a_person_makes_a_process_inside_an_attempt_no_person() -> None:
+    assert asked([OWN], asker=inside("d1")) == inside("d1")
+
+
+def test_the_token_of_a_helper_server_gives_what_those_may_that_it_runs() -> None:
+    assert asked([bearer("")], asker=inside("d1")) == inside("d1")
+    assert status_of(asked([HOST, bearer("")])) == 401
 
 
 def test_a_process_that_works_for_several_gets_the_least_of_them() -> None:

@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,7 @@ class GatewayFront:
         token: What a person sends over TCP; asked for with each request, since it may change.
         allowed_uids: Whose processes may use the Unix socket.
         authority_of: What the process at the other end of such a connection may ask.
+        authority_at: The same of TCP; None: it is no process of an attempt.
         makers: The file of who made which response; None: known until the daemon ends.
     """
 
@@ -55,6 +56,7 @@ class GatewayFront:
         token: Callable[[], str | None],
         allowed_uids: frozenset[int],
         authority_of: Callable[[socket.socket], Authority] = lambda _: PERSON,
+        authority_at: Callable[[socket.socket], Awaitable[Authority | None]] | None = None,
         makers: str | None = None,
     ) -> None:
         self._engine = engine
@@ -62,14 +64,16 @@ class GatewayFront:
         self._token = token
         self._rules, self._limits = Rules(), Bounds()
         self._allowed_uids = allowed_uids
-        self._authority_of = authority_of
+        self._authority_of, self._authority_at = authority_of, authority_at
         self._pauses = Pauses()
         self._impatience = Impatience()
         self._choices = choosing.Choices()
         self._makers = Makers(makers)
         self._outgoing = Outgoing(engine)
         self._stored = StoredAnswers(engine, pass_on, self._makers, self._outgoing)
-        self._server = GatewayServer(self.answer, allows=self._allows, knows=self._knows)
+        self._server = GatewayServer(
+            self.answer, allows=self._allows, knows=self._knows, looks=self._looks
+        )
 
     def configure(self, rules: Rules, limits: Bounds) -> None:
         """For the requests that come from now on."""
@@ -86,6 +90,15 @@ class GatewayFront:
             return None
         return self._authority_of(accepted) if is_ours else None
 
+    async def _looks(self, accepted: socket.socket, request: HeadIn) -> Authority | None:
+        """Only with a token that is ours: strangers cost nothing."""
+        token = None if self._authority_at is None else self._token()
+        if self._authority_at is None or token is None:
+            return None
+        query = _query(request, routes.mode_of(request.path))
+        is_ours = guard.has_token(request.headers, query, token)
+        return await self._authority_at(accepted) if is_ours else None
+
     def _knows(self, request: HeadIn) -> bool:
         asked = self._asks_as(request, routes.mode_of(request.path))
         return not isinstance(asked, guard.Denied)
@@ -94,8 +107,7 @@ class GatewayFront:
         return guard.asks_as(
             request.method,
             request.headers,
-            # Only Google's clients put a key into the address, and it goes to no provider there.
-            request.query if mode == "generate_content" else "",
+            _query(request, mode),
             port=request.port,
             asker=request.asker,
             token=self._token() if request.asker is None or request.asker.inside else None,
@@ -251,6 +263,11 @@ class GatewayFront:
             shown["serves_other_models"] = others
         body = msgspec.json.encode(shown)
         await _send(line, AnswerHead(status=200, headers=list(JSON)), body)
+
+
+def _query(request: HeadIn, mode: ApiMode) -> str:
+    """Only Google's clients put a key into the address, and it goes to no provider there."""
+    return request.query if mode == "generate_content" else ""
 
 
 def _model(name: str, *, at: float) -> dict[str, Any]:

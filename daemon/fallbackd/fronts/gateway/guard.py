@@ -38,7 +38,8 @@ def asks_as(
 
     Args:
         port: Where it came in; None: through the Unix socket, whose mode protects it.
-        asker: What the process at the other end may ask; None: its token alone says.
+        asker: What the process at the other end may ask, which no token widens; None: its token
+            alone says.
         token: Of a person.
         authority_in: What an attempt may ask.
     """
@@ -51,8 +52,10 @@ def asks_as(
         return Denied(401, "no token: `fallbackd-client gateway env` prints how to send it")
     if token is None:
         given = []
-    elif asker is None and any(hmac.compare_digest(one, token.encode()) for one in given):
-        return PERSON
+    elif any(hmac.compare_digest(one, token.encode()) for one in given):
+        return PERSON if asker is None else asker
+    if asker is not None and any(_attempt_of(one, token or "") == OF_SERVERS for one in given):
+        return asker
     attempts = [found for one in given if (found := _attempt_of(one, token or "")) is not None]
     named = meet(map(authority_in, attempts)) if attempts else None
     if asker is None:
@@ -78,6 +81,21 @@ def deny(method: str, headers: Headers, *, port: int | None) -> Denied | None:
     if method == "OPTIONS":
         return Denied(405, "OPTIONS is not answered: web pages cannot use this endpoint")
     return None
+
+
+def has_token(headers: Headers, query: str, token: str) -> bool:
+    """Whether any token of ours is sent, for whatever that is worth."""
+    return any(
+        hmac.compare_digest(one, token.encode()) or _attempt_of(one, token) is not None
+        for one in _tokens(headers, query)
+    )
+
+
+OF_SERVERS = ""
+"""
+In place of an attempt: a helper server serves one after the other. It only says that the process
+knows the gateway, which gives what those attempts may that it runs.
+"""
 
 
 def token_for(attempt: str, token: str) -> str:

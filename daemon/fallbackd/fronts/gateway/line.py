@@ -68,7 +68,7 @@ class CallerLine(asyncio.Protocol):
             asker: What the process at the other end may ask; None: its token says.
         """
         self._port = port
-        self._asker = asker
+        self.asker = asker
         self._share = Share(room)
         """Of the room, for the request that is answered."""
         self._parser: Any = httptools.HttpRequestParser(self)
@@ -115,7 +115,7 @@ class CallerLine(asyncio.Protocol):
             return None
         self._now = self._waiting.popleft()
         self._has_begun = self._is_chunked = False
-        return self._now.head(self._port, self._asker)
+        return self._now.head(self._port, self.asker)
 
     async def _next(self, limit_s: float, *, is_begin_enough: bool = False) -> None:
         """Until a request has come, or the time is over."""

@@ -82,15 +82,19 @@ class GatewayServer:
         *,
         allows: Callable[[socket.socket], Authority | None],
         knows: Callable[[HeadIn], bool] = lambda _: True,
+        looks: Callable[[socket.socket, HeadIn], Awaitable[Authority | None]] | None = None,
     ) -> None:
         """
         Args:
+            looks: What the peer of a TCP connection may ask, where it is a process of an attempt.
+                Called before its first request, and until one shows that its caller may ask.
             allows: What the peer of a Unix connection may ask; None: nothing.
             knows: Whether a request shows that its caller may ask.
         """
         self._handle = handle
         self._allows = allows
         self._knows = knows
+        self._looks = looks
         self._open = 0
         self._known: set[CallerLine] = set()
         self._idle: dict[CallerLine, socket.socket] = {}
@@ -180,7 +184,7 @@ class GatewayServer:
                 strangers.drop(line)
                 if request is None:
                     break
-                is_aborted = await self._answered(request, line)
+                is_aborted = await self._answered(request, line, accepted)
                 if line not in self._known:
                     strangers.add(line, accepted)  # the end takes as long as its caller wants
                 is_kept = await line.end_answer(is_aborted=is_aborted)
@@ -194,9 +198,15 @@ class GatewayServer:
             self._left(line)
             line.close()
 
-    async def _answered(self, request: HeadIn, line: CallerLine) -> bool:
+    async def _answered(self, request: HeadIn, line: CallerLine, accepted: socket.socket) -> bool:
         """Whether its answer broke off."""
-        is_known = line in self._known or self._knows(request)
+        is_known = line in self._known
+        if not is_known and line.asker is None and self._looks is not None:
+            line.asker = await self._looks(accepted, request)
+            request = structs.replace(request, asker=line.asker)
+        is_known = is_known or self._knows(request)
+        if line.asker is not None and not line.asker.is_person:
+            line.keep_no_longer()  # a helper server works for other attempts by its next request
         if is_known and not self._has_place(line):
             request = structs.replace(request, is_one_too_many=True)
             line.keep_no_longer()

@@ -2,10 +2,11 @@
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from fallbackd.lib.listeners import open_sockets
 from fallbackd.transports.process.runner import tree
 
 MAX_DEPTH = 4096
@@ -76,3 +77,21 @@ def _line(pid: int, runners: Mapping[int, Started]) -> list[tree.Process] | None
 def _is_as_before(one: tree.Process) -> bool:
     now = tree.process(one.pid)
     return now is not None and (now.parent, now.start) == (one.parent, one.start)
+
+
+def holder_below(runners: Iterable[int], socket_inode: int) -> int | None:
+    """
+    A process below these that has a socket open; None: none has.
+
+    Raises:
+        OSError: It cannot be determined: a process hides what it has open.
+    """
+    wanted = f"socket:[{socket_inode}]"
+    for one in tree.descendants(runners, tree.processes()):
+        try:
+            found = open_sockets(one.pid)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if wanted in found:
+            return one.pid
+    return None

@@ -29,7 +29,7 @@ from fallbackd.core.protocol import Call, CommandLine, NotStarted
 from fallbackd.lib.failpoints import handed_on, hit
 from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports.process.confining import confine_words, copy_words
-from fallbackd.transports.process.descent import Started, runner_above
+from fallbackd.transports.process.descent import Started, holder_below, runner_above
 from fallbackd.transports.process.environment import child_environment, inheritable
 from fallbackd.transports.process.leftovers import runner_in, take_up
 from fallbackd.transports.process.orphans import DIRECTORY_VARIABLE, TOKEN_VARIABLE
@@ -207,8 +207,22 @@ class ProcessTransport:
             runners[launcher.pid] = Started(attempt="", directory="", runner=launcher)
         found = runner_above(pid, runners) if runners else None
         if found is not None and found.runner is launcher:
-            raise OSError(errno.ESRCH, "the supervisor of its attempt was killed")
+            raise OSError(errno.EACCES, "the supervisor of its attempt was killed")
         return found
+
+    @property
+    def has_any(self) -> bool:
+        """Whether anything that was started here may run."""
+        return bool(self._running or self._left)
+
+    async def holding(self, socket_inode: int) -> int | None:
+        """
+        A process below any runner that has a socket open; None: none has.
+
+        Raises:
+            OSError: It cannot be determined: a process hides what it has open.
+        """
+        return await anyio.to_thread.run_sync(holder_below, [*self._runners()], socket_inode)
 
     def _runners(self) -> dict[int, "Started"]:
         """By process id, those that live; also of a runner that has not been heard yet."""
