@@ -367,3 +367,20 @@ def test_a_record_of_other_types_is_none(tmp_path: Path, record: dict[str, objec
     directory = Path(private_directory(tmp_path))
     (directory / "exit.json").write_text(json.dumps(record))
     assert read_exit(str(directory)) is None
+
+
+async def test_a_program_that_waits_in_the_place_of_its_runner_is_not_heard(
+    tmp_path: Path,
+) -> None:
+    directory = Path(await left_behind(tmp_path))
+    pid = await read_pid(tmp_path / "pid")
+    await until((directory / "line").exists)
+    (directory / "line").unlink()
+    with socket.socket(socket.AF_UNIX) as fake:
+        fake.bind(str(directory / "line"))
+        fake.listen()
+        async with transport(limits=RunnerLimits(stop_grace_s=0.2)) as by:
+            running = await taken_up(by, str(directory))
+            await collect(running)
+            assert isinstance(running.exit, ProcessExit)
+    assert not is_alive(pid), "it was ended by its own runner"

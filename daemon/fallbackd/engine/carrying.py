@@ -32,7 +32,7 @@ from fallbackd.engine.takeover import (
     up_to,
 )
 from fallbackd_conversations import words
-from fallbackd_conversations.turns import Utterance
+from fallbackd_conversations.turns import Utterance, is_plain_id
 
 log = structlog.get_logger("attempts")
 
@@ -62,9 +62,10 @@ def from_record(data: bytes | None) -> GivenPast:
     """What an attempt was given that an earlier daemon has started; of what was said, nothing."""
     try:
         found = msgspec.json.decode(data or b"{}", type=_Record)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         found = _Record()
-    return GivenPast(how=found.how, why=found.why, resume=found.resume, prompt="")
+    resume = found.resume if found.resume is not None and is_plain_id(found.resume) else None
+    return GivenPast(how=found.how, why=found.why, resume=resume, prompt="")
 
 
 class _Record(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,13 @@ MAX_FILES = 500
 def digests(places: Iterable[str]) -> dict[str, str]:
     """What is at each place, links followed. A place at which there is nothing is left out."""
     found = {}
+    above: dict[str, bool] = {}
     for place in places:
+        folder = os.path.dirname(place)
+        if folder not in above:  # most have nothing, and several places each
+            above[folder] = os.path.isdir(folder)
+        if not above[folder]:
+            continue
         try:
             seen = os.lstat(place)
         except (OSError, ValueError):

@@ -30,9 +30,10 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd.core.protocol import Exit, ProcessExit
-from fallbackd.lib import privatefile
+from fallbackd.lib import peercred, privatefile
 from fallbackd.lib.failpoints import hit
 from fallbackd.transports.process.orphans import (
+    RUNNER_NAME,
     Family,
     end_below,
     end_family,
@@ -133,7 +134,7 @@ async def take_up(
                 break
             if runner.state in "Tt":
                 tree.send_signal(runner, signal.SIGCONT)
-        line = _connect(directory)
+        line = _connect(directory, found)
         if line is not None:
             token = "" if found is None else found.token
             running = RunningProcess(line, directory, token, limits, now, attempt=attempt)
@@ -200,8 +201,8 @@ def runner_in(directory: str) -> tree.Process | None:
     return _runner(found)
 
 
-def _connect(directory: str) -> socket.socket | None:
-    """None: no runner waits there, not yet or no longer."""
+def _connect(directory: str, found: Identity | None) -> socket.socket | None:
+    """None: no runner waits there, not yet or no longer, or another process in its place."""
     try:
         handle = privatefile.open_directory(directory)
     except FileNotFoundError:
@@ -219,7 +220,16 @@ def _connect(directory: str) -> socket.socket | None:
         return None
     finally:
         os.close(handle)
+    if not _is_runner(peercred.peer(line).pid, found):
+        line.close()
+        return None
     return line
+
+
+def _is_runner(pid: int, found: Identity | None) -> bool:
+    """Whether a process is the runner of the claim; where that cannot be read, some runner."""
+    runner = None if found is None or found.boot_id != tree.boot_id() else _runner(found)
+    return tree.name_of(pid) == RUNNER_NAME and (runner is None or runner.pid == pid)
 
 
 async def end_leftover(directory: str, *, grace_s: float, bound_s: float) -> Exit | None:
