@@ -163,6 +163,18 @@ async def test_the_version_of_a_package_of_another_name_is_not_that_of_a_program
         assert troubles_of(daemon) == []
 
 
+async def test_a_command_of_the_users_own_has_a_version_of_its_own(tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", "wrapper", "echo 2.3.1")
+    config = f'[backends.opencode]\nkind = "opencode"\ncommand = ["{path}"]\n'
+    async with in_process(tmp_path, config) as daemon:
+        found = await daemon.client.call("status", {"verbose": True})
+        assert rungs(found, "opencode")["program"] == (True, f"{path} 2.3.1")
+        await daemon.engine.readiness.look(daemon.engine.settings.policy.backends)
+        entry = (await daemon.client.call("health"))["health"]["opencode"]
+        assert entry["state"] == "healthy"
+        assert troubles_of(daemon) == []
+
+
 def troubles_of(daemon: InProcess) -> list[Trouble]:
     return [one for one in troubles(Guard(()), None, daemon.engine) if one.kind == "version"]
 

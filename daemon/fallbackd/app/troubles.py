@@ -46,10 +46,11 @@ def _of_versions(engine: Engine) -> list[Trouble]:
     found: dict[str, None] = {}
     for backend in settings.policy.backends.values():
         kind = world.kinds.get(backend.kind)
-        program = None if kind is None else kind.program(settings.options_of(backend.id))
+        options = settings.options_of(backend.id)
+        program = None if kind is None else kind.program(options)
         path = None if program is None else world.find_program(program)
         version = None if path is None else world.probe.known_version(path)
-        if kind is not None and version is not None and (why := kind.unsupported(version)):
+        if kind is not None and version is not None and (why := kind.unsupported(version, options)):
             found[f"{why}; {path} gets no work, and its sessions are not protected"] = None
     return [Trouble(kind="version", message=one) for one in found]
 

@@ -375,6 +375,7 @@ KIND = BackendKind(
     imports=_importing,
     drops=_dropping,
     structured=True,
-    unsupported=unsupported,
+    # A command of the user's own may be any program, with a version of its own.
+    unsupported=lambda said, options: "" if options.command else unsupported(said),
     footprint=lambda _: footprint("opencode"),
 )

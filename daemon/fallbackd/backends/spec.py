@@ -200,7 +200,7 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     program: Callable[[Options], str | None] = lambda _: None
     """The executable that must be on PATH; None for what is not a program."""
     setup: Setup = Setup()
-    unsupported: Callable[[str], str] = lambda _: ""
+    unsupported: Callable[[str, Options], str] = lambda _, __: ""
     """Why its program cannot be used, from the line that it prints about its version; empty: it
     can."""
     endpoint: Endpoint | None = None

@@ -104,7 +104,7 @@ class Ladder:
         found = []
         program = kind.program(options)
         if program is not None:
-            found.append(await self._program(program, kind))
+            found.append(await self._program(program, kind, options))
             if found[0].ok is False:
                 return tuple(found)
         login, credential = await self._login(kind, options)
@@ -115,12 +115,12 @@ class Ladder:
         found.append(self._request(backend))
         return tuple(found)
 
-    async def _program(self, program: str, kind: BackendKind) -> Rung:
+    async def _program(self, program: str, kind: BackendKind, options: Options) -> Rung:
         path = self._host.world.find_program(program)
         if path is None:
             return Rung(name="program", ok=False, detail=f"{program} is not on PATH")
         version = await self._host.world.probe.version(path)
-        if why := kind.unsupported(version or ""):
+        if why := kind.unsupported(version or "", options):
             return Rung(name="program", ok=False, detail=f"{path}: {why}")
         return Rung(name="program", ok=True, detail=f"{path} {version or ''}".strip())
 

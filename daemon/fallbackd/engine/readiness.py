@@ -116,7 +116,7 @@ class Readiness:
         if path is None:
             return Reason.NOT_INSTALLED, f"{program} is not on PATH"
         version = self._host.world.probe.known_version(path)
-        if version is not None and kind.unsupported(version):
+        if version is not None and kind.unsupported(version, options):
             return Reason.NOT_CONFIGURED, VERSION
         if kind.login is not None and self._is_logged_out(kind.login, backend, options, path):
             account = f"{backend.account} " if backend.account else ""
