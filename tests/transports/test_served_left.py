@@ -32,7 +32,7 @@ async def test_server_of_another_environment_gets_no_new_prompt(
     async with serving(tmp_path, leaves=True) as place:
         await place.ask("say one")
     (started,) = place.notes("start")
-    monkeypatch.setenv("A_KEY_OF_SOME_PROVIDER", "another one")
+    monkeypatch.setenv("JAVA_HOME", "/another")
     async with serving(tmp_path) as place:
         assert (await place.ask("say two")).text == "two"
         assert len(place.notes("start")) == 2
