@@ -196,6 +196,16 @@ def test_a_persons_mark_stands_before_what_machines_find() -> None:
     assert view(folded(health, said("clear", 8.0), now=9.0), now=9.0).state == "healthy"
 
 
+def test_what_is_said_for_all_machines_ends_after_eight_days() -> None:
+    paused = folded(Health(scope=SCOPE), said("pause", 5.0), now=6.0)
+    assert view(paused, now=4.0 + 8 * 86_400).state == "paused"
+    assert view(paused, now=6.0 + 8 * 86_400).state == "healthy"
+    for until_at in (None, 1e12):
+        marked = folded(Health(scope=SCOPE), said("mark", 5.0, until_at=until_at), now=6.0)
+        assert marked.outage is not None
+        assert marked.outage.until_at == 5.0 + 8 * 86_400
+
+
 def test_the_trial_of_another_machine_is_nobody_elses_until_it_ends() -> None:
     out = folded(Health(scope=SCOPE), record(mark(1.0, 10.0)), now=5.0)
     lease = SharedLease(owner="desktop", until_at=75.0)

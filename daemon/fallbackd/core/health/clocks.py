@@ -21,7 +21,8 @@ def shift(health: Health, by_s: float) -> Health:
     return structs.replace(
         health,
         outage=outage and shift_outage(outage, by_s),
-        pause=pause and structs.replace(pause, since_at=pause.since_at + by_s),
+        pause=pause
+        and structs.replace(pause, since_at=pause.since_at + by_s, until_at=moved(pause.until_at)),
         trial=trial
         and structs.replace(
             trial, leased_at=trial.leased_at + by_s, expires_at=moved(trial.expires_at)

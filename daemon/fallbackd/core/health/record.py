@@ -50,6 +50,8 @@ class Trial(Struct, frozen=True, kw_only=True):
 class Pause(Struct, frozen=True, kw_only=True):
     since_at: float
     note: str | None = None
+    until_at: float | None = None
+    """Null: until a person resumes it."""
 
 
 class Health(Struct, frozen=True, kw_only=True):
@@ -95,7 +97,7 @@ _PAUSED = View(state="paused")
 def view(health: Health | None, *, now: float) -> View:
     if health is None:
         return HEALTHY
-    if health.pause is not None:
+    if is_paused(health, now=now):
         return _PAUSED
     outage = health.outage
     if outage is None:
@@ -106,6 +108,11 @@ def view(health: Health | None, *, now: float) -> View:
     if now < cooldown_until_at:
         return View(state="cooldown", unproven=True, until_at=cooldown_until_at)
     return View(state="healthy", unproven=True)
+
+
+def is_paused(health: Health, *, now: float) -> bool:
+    pause = health.pause
+    return pause is not None and (pause.until_at is None or now < pause.until_at)
 
 
 def is_leased(health: Health | None, *, now: float) -> bool:

@@ -179,12 +179,15 @@ def _is_news(health: Health, word: PersonWord) -> bool:
 def _told(health: Health, word: PersonWord, *, now: float) -> Health:
     health = structs.replace(health, word_id=word.id, word_at=word.at)
     said_at = min(word.at, now)
+    last_at = said_at + MAX_AHEAD_S
     match word.action:
         case "resume":
             is_newer = health.pause is not None and health.pause.since_at > word.at
             return health if is_newer else structs.replace(health, pause=None)
         case "pause":
-            return structs.replace(health, pause=Pause(since_at=said_at, note=_note_of(word)))
+            return structs.replace(
+                health, pause=Pause(since_at=said_at, note=_note_of(word), until_at=last_at)
+            )
         case "clear":
             if health.outage is not None and health.outage.since_at > word.at:
                 return health
@@ -199,7 +202,7 @@ def _told(health: Health, word: PersonWord, *, now: float) -> Health:
                     reason=word.reason,
                     detail=word.note or None,
                     since_at=said_at,
-                    until_at=word.until_at,
+                    until_at=min(word.until_at or last_at, last_at),
                     source="person",
                     seen_by=word.source or None,
                     last_failure_at=said_at,

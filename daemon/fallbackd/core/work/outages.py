@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from fallbackd.core.case_view import CaseView
 from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import Health, count_at
+from fallbackd.core.health.record import Health, count_at, is_paused
 from fallbackd.core.health.scopes import find_backend, model_of, scopes_of
 from fallbackd.core.policy import Entry
 from fallbackd.core.records import Verdict
@@ -150,7 +150,7 @@ def service_of(case: CaseView, verdict: Verdict) -> tuple[bool, float | None]:
 
 def is_out(record: Health, *, now: float) -> bool:
     outage = record.outage
-    if outage is None or record.pause is not None or not outage.reason.row.is_outage:
+    if outage is None or is_paused(record, now=now) or not outage.reason.row.is_outage:
         return False
     return outage.state == "broken" or count_at(record, now=now) >= OUT_AFTER
 

@@ -10,6 +10,7 @@ from functools import partial
 import anyio
 
 from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.health.record import is_paused
 from fallbackd.core.health.scopes import find_backend, scopes_of
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import Evidence
@@ -64,8 +65,9 @@ def is_usable(engine: Engine, one: Awaited) -> bool:
     if credential not in (backend.credentials or (None,)):
         return False
     health = engine.store.peek().health
+    now = engine.clock.now()
     records = (health.get(scope) for scope in scopes_of(backend, model, credential))
-    return all(record is None or record.pause is None for record in records)
+    return all(record is None or not is_paused(record, now=now) for record in records)
 
 
 def withdrawn(one: Awaited) -> NotAnswered:
