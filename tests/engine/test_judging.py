@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from fallbackd.classify import common_rules, languages, model
 from fallbackd.core.protocol import Evidence
-from fallbackd.engine.judging import LARGE_CHARS, off_the_loop
+from fallbackd.engine.judging import LARGE_CHARS, get_ready, off_the_loop
 
 SMALL: list[Any] = [None, "no", {"error": {"message": "slow down", "code": 429}}, [{"error": "x"}]]
 LARGE: list[Any] = [
@@ -36,3 +37,11 @@ async def test_an_error_that_is_compared_with_a_long_request_is_judged_beside() 
     assert here == threading.get_ident()
     found = await off_the_loop(Evidence(text="no"), threading.get_ident, beside=LARGE_CHARS + 1)
     assert found != threading.get_ident()
+
+
+def test_what_the_first_verdict_needs_is_built_before_it() -> None:
+    needed = (common_rules.screen, languages.stems, model.usable)
+    for one in needed:
+        one.cache_clear()
+    assert get_ready()
+    assert [one.cache_info().currsize for one in needed] == [1, 1, 1]

@@ -34,10 +34,10 @@ def _patterns() -> frozenset[str]:
 
 
 @lru_cache(maxsize=1)
-def _screen() -> Screen:
+def screen() -> Screen:
     return Screen(sorted(_patterns()))
 
 
 @lru_cache(maxsize=256)
 def _possible(line: str) -> frozenset[str]:
-    return _screen().may_find(line)
+    return screen().may_find(line)

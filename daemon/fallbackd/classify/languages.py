@@ -57,11 +57,11 @@ def in_english(text: str) -> tuple[str, ...]:
 
 def phrases_in(plain_text: str) -> Iterator[tuple[int, str]]:
     """Where it says what, of what `plain` has made of a text."""
-    stems, screen = _stems()
+    known, screen = stems()
     found = [
         (at, -len(stem.word), stem.english)
         for name in screen.may_find(plain_text)
-        for stem in stems[name]
+        for stem in known[name]
         for at in stem.places_in(plain_text)
     ]
     end = 0
@@ -80,7 +80,7 @@ def plain(text: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _stems() -> tuple[Mapping[str, list[_Stem]], Screen]:
+def stems() -> tuple[Mapping[str, list[_Stem]], Screen]:
     """By the pattern that finds them."""
     found: dict[str, list[_Stem]] = {}
     for english, words in _sections().items():

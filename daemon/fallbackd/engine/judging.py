@@ -108,9 +108,11 @@ def get_ready() -> bool:
     Returns:
         False where its weights are damaged, so that the rules alone decide.
     """
-    import fallbackd.classify.classifier  # noqa: F401
+    from fallbackd.classify.classifier import classify
     from fallbackd.classify.model import usable
 
+    # What the first verdict builds, and every later one uses.
+    classify(Evidence(text="Ошибка: x", stream="stderr", exit_code=1), now=0.0)
     return usable() is not None
 
 
