@@ -295,7 +295,8 @@ class Programs:
         """What the program calls its conversation."""
         record = delegation.attempt(AttemptId(attempt))
         resumed = None if record is None else resumed_conversation(delegation, record)
-        return f"thread of {attempt}" if resumed is None or luck.random() < 0.1 else resumed
+        own = "thread-" + attempt.replace(".", "-")
+        return own if resumed is None or luck.random() < 0.1 else resumed
 
     def blame_of(self, attempt: str) -> frozenset[Reason]:
         """What its backend may be marked for."""
