@@ -180,6 +180,8 @@ async def test_an_agent_sees_that_backends_are_there_but_no_path_account_or_work
         await daemon.client.call(
             "health", {"action": "mark", "target": "helper", "reason": "secret", **note}
         )
+        login = Path(daemon.env["HOME"], ".codex")
+        login.mkdir(exist_ok=True)
         calls: list[tuple[str, dict[str, Any]]] = [
             ("status", {"verbose": True, "programs": True}),
             ("health", {"action": "list"}),
@@ -195,6 +197,7 @@ async def test_an_agent_sees_that_backends_are_there_but_no_path_account_or_work
                 {"backend": "agent", "outcome": "failure", "evidence": {"http_status": 429}},
             ),
             ("report", {"backend": "agent", "outcome": "success", "session": "theirs"}),
+            ("suggest", {"goal": "x", "project_root": str(login)}),
             ("events.subscribe", {}),
         ]
         answers = await asked(daemon, *calls)

@@ -17,8 +17,6 @@ def fill(root: Path) -> None:
         "below/b.py": "y" * 400,
         "node_modules/c.js": "z" * 4000,
         ".hidden/d": "z" * 4000,
-        "ignored.log": "z" * 4000,
-        ".gitignore": "ignored.log\nnode_modules\n.hidden\n",
     }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -27,23 +25,33 @@ def fill(root: Path) -> None:
     os.mkfifo(root / "pipe")
 
 
-def test_ignored_and_built_files_data_and_links_do_not_count(tmp_path: Path) -> None:
+def test_hidden_and_built_files_data_and_links_do_not_count(tmp_path: Path) -> None:
     fill(tmp_path)
-    (tmp_path / "ignored.log").unlink()
-    assert project_tokens(str(tmp_path), enough=PLENTY) == (800 + 33) // 4
+    assert project_tokens(str(tmp_path), enough=PLENTY) == 800 // 4
 
 
-def test_in_a_repository_git_says_what_is_ignored(tmp_path: Path) -> None:
-    fill(tmp_path)
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    assert project_tokens(str(tmp_path), enough=PLENTY) == (800 + 33) // 4
+@pytest.mark.parametrize("planted", ["monitor", "fetch"])
+def test_a_repository_names_no_program_that_is_started(tmp_path: Path, planted: str) -> None:
+    """git would run one for a file that a partial clone lacks."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/f").write_text("x" * 400)
+    command = f"sh -c 'touch {tmp_path}/started; exit 1' x"
 
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
 
-def test_a_repository_names_no_program_that_is_started(tmp_path: Path) -> None:
-    fill(tmp_path)
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    command = f"touch {tmp_path}/started"
-    subprocess.run(["git", "-C", str(tmp_path), "config", "core.fsmonitor", command], check=True)
+    git("init", "-q")
+    if planted == "fetch":
+        lacking = f"100644,{'12' * 20},sub/.gitignore"
+        git("update-index", "--add", "--cacheinfo", lacking)
+        git("update-index", "--skip-worktree", "sub/.gitignore")
+        git("config", "core.repositoryFormatVersion", "1")
+        git("config", "remote.evil.promisor", "true")
+        git("config", "remote.evil.url", str(tmp_path))
+        git("config", "remote.evil.uploadpack", command)
+        git("config", "extensions.partialClone", "evil")
+    else:
+        git("config", "core.fsmonitor", command)
     assert project_tokens(str(tmp_path), enough=PLENTY)
     assert not (tmp_path / "started").exists()
 

@@ -21,6 +21,7 @@ from fallbackd.core.protocol import Usage
 from fallbackd.core.reasons import NOT_SET_UP
 from fallbackd.core.routing import suggest as rules
 from fallbackd.engine import callers
+from fallbackd.engine.descent import require_readable
 from fallbackd.engine.requests import Invalid
 from fallbackd.transports.project_size import project_tokens
 from fallbackd_client.wire.methods.callers import (
@@ -193,6 +194,8 @@ async def _project_tokens(engine: "Engine", root: str | None) -> int:
 
 
 async def suggest(engine: "Engine", params: SuggestParams, caller: Caller) -> SuggestResult:
+    if params.project_root is not None:
+        require_readable(params.project_root, caller.authority, engine.settings, engine.world)
     await engine.readiness.look(engine.settings.policy.backends)
     now = engine.clock.now()
     snapshot = engine.snapshot()

@@ -64,17 +64,30 @@ def require_within(work: NewWork, authority: Authority, settings: Settings, worl
         NotPermitted: It asks for more than it may.
         Invalid: Its directory cannot be used.
     """
+    cwd = work.cwd or settings.policy.defaults.default_cwd
+    asked = Request(permissions=work.permissions, env=work.env, allow_metered=work.allow_metered)
+    _require(asked, cwd, authority, settings, world)
+
+
+def require_readable(root: str, authority: Authority, settings: Settings, world: World) -> None:
+    """
+    A directory that the daemon reads for its caller is one that its work could be given.
+
+    Raises:
+        NotPermitted: It is not.
+        Invalid: It cannot be used.
+    """
+    _require(Request(permissions="read"), root, authority, settings, world)
+
+
+def _require(
+    asked: Request, cwd: str | None, authority: Authority, settings: Settings, world: World
+) -> None:
     if authority.is_person:
         return
-    policy = settings.policy
     found = narrowed(
         structs.replace(authority, withheld=_withheld(settings, world)),
-        Request(
-            permissions=work.permissions,
-            cwd=real_cwd(work.cwd or policy.defaults.default_cwd, policy, world),
-            env=work.env,
-            allow_metered=work.allow_metered,
-        ),
+        structs.replace(asked, cwd=real_cwd(cwd, settings.policy, world)),
     )
     if isinstance(found, str):
         raise NotPermitted(found)
