@@ -125,9 +125,9 @@ async def test_what_a_sample_says_is_learned_kept_and_forgotten(tmp_path: Path) 
         sample = Path((await call("classification.wrong", params))["sample_path"])
         made = await call("classification.train", {})
         (tried,) = made["samples"]
-        assert (tried["right"], tried["before"]) == ("billing", "unknown")
+        assert tried["right"] == "billing" != tried["before"]
         assert tried["after"] == "billing"
-        assert tried["unseen"] == "unknown"  # there was nothing else to learn from
+        assert tried["unseen"] == tried["before"]  # there was nothing else to learn from
         weights = Path(made["path"])
         assert stat.S_IMODE(weights.stat().st_mode) == 0o600
         text = "quack 12: no more ducks"

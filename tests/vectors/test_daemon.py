@@ -106,10 +106,10 @@ async def test_a_pause_and_a_new_order_are_seen_from_the_command_line(tmp_path: 
 
 INSIDE = """
 cat >/dev/null
-mkdir -p "$HOME/{name}"; cd "$HOME/{name}" || exit 9
+mkdir -p {next}
 {python} -m fallbackd_client.cli.main --json delegate x --backend {next} --session of-{next} \
-    --cwd "$HOME/{name}" > "$HOME/{name}.out" 2>&1
-echo $? > "$HOME/{name}.code"
+    --cwd "$PWD/{next}" > {name}.out 2>&1
+echo $? > {name}.code
 echo {name} is done
 """
 
@@ -135,11 +135,12 @@ async def test_work_is_begun_inside_of_work_to_a_depth_of_two(tmp_path: Path) ->
         assert done["state"] == "succeeded"
         found = (await daemon.client.call("delegation.list"))["delegations"]
         by_name = {one["requested"]: one for one in found}
-        told = {name: (daemon.home / f"{name}.out") for name in ("t", "u", "v")}
+        t, u, v = daemon.work_dir, daemon.work_dir / "u", daemon.work_dir / "u/v"
+        told = {"t": t / "t.out", "u": u / "u.out", "v": v / "v.out"}
         assert set(by_name) == {"t", "u", "v"}, {n: p.read_text() for n, p in told.items()}
         assert by_name["u"]["parent"] == done["delegation"]
-        assert (daemon.home / "t.code").read_text() == "0\n"
-        assert (daemon.home / "v.code").read_text() == "77\n"
+        assert (t / "t.code").read_text() == "0\n"
+        assert (v / "v.code").read_text() == "77\n"
         assert "nest" in told["v"].read_text()
 
 
