@@ -317,6 +317,7 @@ SUGGEST: Method[SuggestParams, SuggestResult] = Method(
     params=SuggestParams,
     result=SuggestResult,
     read_only=True,
+    errors=("not_permitted",),
     who="any",
     summary="Which backend suits a task, with scores and an estimate of time.",
     example=(
