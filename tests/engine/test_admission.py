@@ -6,12 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.running_engine import agent, engine_in, settings, state_of, tried, work
+from tests.support.running_engine import (
+    agent,
+    engine_in,
+    settings,
+    state_of,
+    tried,
+    until,
+    work,
+)
 from tests.support.scripts import script
 
-from fallbackd.core.ids import BackendId
+from fallbackd.core.authority import Authority
+from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Entry, Role
 from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused
+from fallbackd.lib.directories import identities
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
 
@@ -76,6 +86,75 @@ async def test_work_happens_at_the_real_path_of_its_directory(tmp_path: Path) ->
         done = await work(engine, backend="a", cwd=str(tmp_path / "link"))
         assert done.cwd == str(tmp_path / "real")
         assert await engine.text(done) == f"{tmp_path}/real\n{tmp_path}/real"
+
+
+async def test_the_directory_that_was_judged_is_the_one_that_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    for place in (own / "below", other):
+        place.mkdir(parents=True)
+    link = own / "link"
+    link.symlink_to("below")
+
+    async def replace_link(**_: object) -> None:
+        link.unlink()
+        link.symlink_to(other)
+
+    inside = Authority(
+        who="attempt", inside=(DelegationId("d1"),), directories=(str(own),), permissions="full"
+    )
+    async with engine_in(tmp_path, settings(agent("a", "cat"))) as engine:
+        monkeypatch.setattr(engine.readiness, "look_at_candidates", replace_link)
+        asked = NewWork(prompt="x", backend="a", cwd=str(link))
+        found = await engine.delegate(asked, authority=inside)
+        assert found.cwd == str(own / "below")
+        assert found.cwd_ids == identities(str(own / "below"))
+        with pytest.raises(NotPermitted, match="may let others write"):
+            await engine.delegate(asked, authority=inside)
+
+
+async def test_an_agent_lets_others_write_where_it_began_whatever_its_path_leads_to_now(
+    tmp_path: Path,
+) -> None:
+    place, other = tmp_path / "project", tmp_path / "other"
+    for each in (place, other):
+        each.mkdir()
+    config = settings(agent("a", script(tmp_path, "a", "sleep 600")))
+    async with engine_in(tmp_path, config) as engine:
+        outer = await engine.delegate(NewWork(prompt="x", backend="a", cwd=str(place)))
+        attempt = await until(lambda: engine.snapshot().active[outer.delegation].running)
+        place.rename(tmp_path / "moved")
+        place.symlink_to(other)
+        authority = engine.authority_of((attempt.attempt,))
+        assert authority.directories == (str(place),)
+        asked = NewWork(prompt="x", backend="a", cwd=str(other))
+        with pytest.raises(NotPermitted, match="may let others write"):
+            await engine.delegate(asked, authority=authority)
+
+
+async def test_a_directory_that_is_replaced_while_work_starts_ends_it_and_marks_no_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "project"
+    place.mkdir()
+    config = settings(agent("a", script(tmp_path, "a", "cat >/dev/null; touch here")))
+    async with engine_in(tmp_path, config) as engine:
+        look = engine.planted.begin
+
+        async def replace(*given: Any, **more: Any) -> Any:
+            place.rename(tmp_path / "moved")
+            place.mkdir()
+            return await look(*given, **more)
+
+        monkeypatch.setattr(engine.planted, "begin", replace)
+        done = await work(engine, backend="a", cwd=str(place))
+        assert done.message == (
+            f"{place} cannot be worked in any more: "
+            "it is another directory now than when the work was accepted"
+        )
+        assert not list(place.iterdir())
+        assert state_of(engine, "a") == "healthy"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.transports.programs import (
 )
 
 from fallbackd.core.protocol import Confinement, NotStarted, ProcessExit, Toolchain
+from fallbackd.lib.directories import identity
 from fallbackd.transports.process.confining import open_places
 from fallbackd.transports.process.recording import read_exit
 from fallbackd.transports.process.runner.landlock import SCOPES_ABI, WHOLE_ABI, kernel_abi
@@ -50,7 +52,13 @@ class Place:
         self.count = 0
 
     async def run(
-        self, script: str, *, at: Path | None = None, writes: bool = True, **confinement: Any
+        self,
+        script: str,
+        *,
+        at: Path | None = None,
+        cwd_id: str = "",
+        writes: bool = True,
+        **confinement: Any,
     ) -> str:
         """
         What it prints, of both streams.
@@ -71,6 +79,7 @@ class Place:
                 shell(script),
                 self.attempt,
                 cwd=cwd,
+                cwd_id=cwd_id,
                 own_tmp=True,
                 confinement=Confinement(cwd=cwd if writes else "", **confinement),
             )
@@ -111,6 +120,30 @@ async def test_nothing_is_changed_outside_of_the_working_directory(
         assert {p.name: p.read_text() for p in place.outside.iterdir()} == {"file": "kept"}
     said = await place.run(CHANGES[change].format("own") + " && echo done")
     assert "done" in said
+
+
+async def test_a_program_starts_in_the_directory_that_was_judged_or_not_at_all(
+    place: Place,
+) -> None:
+    then = identity(str(place.work))
+    place.work.rename(place.root / "moved")
+    replaced: list[Callable[[], object]] = [
+        lambda: place.work.symlink_to(place.outside),
+        lambda: place.work.symlink_to("moved"),
+        place.work.mkdir,
+    ]
+    for replace in replaced:
+        replace()
+        assert await place.run("touch here; echo done", cwd_id=then) == ""
+        assert isinstance(place.exit, NotStarted)
+        assert place.exit.path == str(place.work)
+        if place.work.is_symlink():
+            place.work.unlink()
+    assert place.exit.text == "it is another directory now than when the work was accepted"
+    assert not (place.outside / "here").exists()
+    place.work.rmdir()
+    (place.root / "moved").rename(place.work)
+    assert await place.run("touch here; pwd", cwd_id=then) == f"{place.work}\n"
 
 
 async def test_a_program_that_may_only_read_writes_to_its_own_temporary_place_alone(

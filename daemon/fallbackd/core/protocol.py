@@ -120,7 +120,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
     """
 
     cwd: str = ""
-    """A working directory that it may write to, git's part elsewhere included; empty: none."""
+    """That of its command line where it may write to it, git's part elsewhere included."""
     writable: tuple[str, ...] = ()
     """Files and directories. One with a `/` at its end is made where it is missing."""
     folders: tuple[str, ...] = ()
@@ -134,6 +134,8 @@ class Confinement(Struct, frozen=True, kw_only=True):
 class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     argv: tuple[str, ...]
     cwd: str
+    cwd_id: str = ""
+    """The directory that has to be there, see `lib.directories.identity`; empty: any."""
     stdin: bytes | None = None
     """Written, then closed. None: /dev/null."""
     env: Mapping[str, str] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import stat
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,7 +17,7 @@ from fallbackd.core.routing.candidates import find_role
 from fallbackd.engine.environment import World
 from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused, mode_of
 from fallbackd.lib.alike import alike
-from fallbackd.lib.directories import identities, is_below
+from fallbackd.lib.directories import identities, identity, is_below
 
 CHARS_PER_TOKEN = 4.0
 """A rough measure of English text and code; only compared with context sizes."""
@@ -28,8 +29,18 @@ MAX_VARIABLE_BYTES = 128 * 1024
 """Of `NAME=value` with the zero at its end: the kernel starts no program with a longer one."""
 
 
+class Directory(NamedTuple):
+    """A working directory as it was judged: nothing looks for it by its name again."""
+
+    path: str = ""
+    """Real; empty: a private one."""
+    ids: tuple[str, ...] = ()
+    """As `lib.directories.identities` has them."""
+
+
 def admit(
     work: NewWork,
+    directory: Directory,
     policy: Policy,
     world: World,
     seen: Snapshot,
@@ -58,7 +69,6 @@ def admit(
     delegation = DelegationId(f"d{world.mint()}")
     session = SessionId(work.session or f"s{world.mint()}")
     chain, chain_name = _chain(work, policy)
-    cwd = real_cwd(work.cwd or policy.defaults.default_cwd, policy, world)
     _require_possible_env(work, policy)
     mode = mode_of(work)
     parent = None if work.parent is None else _parent(work.parent, seen)
@@ -69,8 +79,8 @@ def admit(
         session=session,
         chain=chain,
         chain_name=chain_name,
-        cwd=cwd,
-        cwd_ids=identities(cwd) if cwd else (),
+        cwd=directory.path,
+        cwd_ids=directory.ids,
         mode=mode,
         digest=digest(work),
         parent=parent,
@@ -159,11 +169,15 @@ def _parent_attempt(work: NewWork, parent: DelegationId | None, seen: Snapshot) 
     return None if running is None else running.attempt
 
 
-def real_cwd(cwd: str | None, policy: Policy, world: World) -> str:
-    """The real path of a directory that is allowed; empty where none is given."""
+def directory_of(cwd: str | None, policy: Policy, world: World) -> Directory:
+    """
+    Raises:
+        Invalid, NotPermitted: It cannot be used, or is not allowed.
+    """
     if cwd is None or cwd == "":
-        return ""
-    real = _usable(cwd)
+        return Directory()
+    found = _usable(cwd)
+    real = found.path
     defaults = policy.defaults
     roots = [os.path.realpath(os.path.expanduser(root)) for root in defaults.allowed_roots]
     if roots and not any(is_below(real, root) for root in roots):
@@ -177,12 +191,12 @@ def real_cwd(cwd: str | None, policy: Policy, world: World) -> str:
             f"{real} is {what}, too broad for an agent: cd into a project, or use --cwd DIR (cwd); "
             "allow_broad_cwd = true in [defaults] allows it"
         )
-    return real
+    return found
 
 
-def _usable(cwd: str) -> str:
+def _usable(cwd: str) -> Directory:
     """
-    The real path of a directory that can be read and entered.
+    A directory that can be read and entered. Its path and its identity are of one that is open.
 
     Raises:
         Invalid: It is none.
@@ -192,19 +206,27 @@ def _usable(cwd: str) -> str:
     if not os.path.isabs(cwd):
         raise Invalid(f"cwd: {cwd!r} is relative; give the absolute path")
     try:
-        mode = os.stat(cwd).st_mode  # before `..` is resolved by name: what it goes up from exists
-        real = os.path.realpath(cwd)
+        place = os.open(cwd, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
         why = error.strerror or str(error)
         raise Invalid(f"cwd: {cwd} cannot be used ({why}); give a directory that exists") from None
-    if not stat.S_ISDIR(mode):
+    try:
+        is_directory = stat.S_ISDIR(os.fstat(place).st_mode)
+        real = os.readlink(f"/proc/self/fd/{place}")
+        ids = identities(real)
+        is_same = ids[:1] == (identity(place),)
+    finally:
+        os.close(place)
+    if not is_directory:
         raise Invalid(f"cwd: {cwd} is not a directory")
+    if not is_same:
+        raise Invalid(f"cwd: {cwd} was replaced while it was looked at; ask again")
     if not os.access(real, os.R_OK | os.X_OK):
         raise Invalid(
             f"cwd: {cwd} cannot be used (Permission denied); "
             "allow the user of the daemon to read and enter it, or give another directory"
         )
-    return real
+    return Directory(real, ids)
 
 
 def _refuse_misspelt_role(role: str | None, policy: Policy) -> None:

@@ -24,7 +24,7 @@ from fallbackd.core.questions import Question
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 from fallbackd.core.watch import worse
 from fallbackd.engine import asked, authors, descent, retrying, transcripts
-from fallbackd.engine.admission import admit, digest
+from fallbackd.engine.admission import Directory, admit, digest, directory_of
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.live import Held
 from fallbackd.engine.logs import find_attempt, no_log, read_part
@@ -75,8 +75,11 @@ class Engine(Performer):
         """
         work = structs.replace(work, parent=authority.attempt or work.parent)
         try:
-            descent.require_within(work, authority, self.settings, self.world)
-            return await self._begin(work, is_wanted)
+            policy = self.settings.policy
+            cwd = work.cwd or policy.defaults.default_cwd
+            directory = directory_of(cwd, policy, self.world)
+            descent.require_within(work, directory.path, authority, self.settings, self.world)
+            return await self._begin(work, directory, is_wanted)
         except (Refused, NotPermitted, Invalid, Draining):
             # What was taken on before is known whatever keeps it from being taken on now.
             known = await self._same_request(work)
@@ -84,7 +87,9 @@ class Engine(Performer):
                 raise
             return known
 
-    async def _begin(self, work: NewWork, is_wanted: Callable[[], bool]) -> Delegation:
+    async def _begin(
+        self, work: NewWork, directory: Directory, is_wanted: Callable[[], bool]
+    ) -> Delegation:
         if self._draining:
             raise Draining
         self.require_room()
@@ -93,6 +98,7 @@ class Engine(Performer):
         )
         event = admit(
             work,
+            directory,
             self.settings.policy,
             self.world,
             self.store.peek(),

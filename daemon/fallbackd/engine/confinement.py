@@ -123,31 +123,46 @@ def copies_of(
     return own_caches(shared=permissions == "workspace") if is_held else ()
 
 
-def confined(call: Call, confinement: Confinement | None, copies: tuple[OwnCopy, ...] = ()) -> Call:
-    """The call with a confinement of its program, which has a private place for temporary files."""
+def confined(
+    call: Call,
+    confinement: Confinement | None,
+    copies: tuple[OwnCopy, ...] = (),
+    *,
+    cwd_id: str = "",
+) -> Call:
+    """
+    The call with a confinement of its program, which has a private place for temporary files.
+
+    Args:
+        cwd_id: Of its directory, see `CommandLine`.
+    """
     match call:
         case CommandLine() if confinement is None:
-            return structs.replace(call, copies=copies)
+            return structs.replace(call, copies=copies, cwd_id=cwd_id)
         case CommandLine():
-            return structs.replace(call, confinement=confinement, copies=copies, own_tmp=True)
+            return structs.replace(
+                call, confinement=confinement, copies=copies, own_tmp=True, cwd_id=cwd_id
+            )
         case ServedPrompt() if confinement is not None:
             # The kernel's rules are for good: other rules, or another directory, another server.
             of_server = structs.replace(confinement, readable=confinement.readable[1:])
             run = call.otherwise
             return structs.replace(
                 call,
-                key=f"{call.key}/{_digest(call.cwd, of_server)}",
+                key=f"{call.key}/{_digest(call.cwd, cwd_id, of_server)}",
                 family=f"{call.key}/",
-                server=structs.replace(call.server, confinement=of_server, copies=copies),
+                server=structs.replace(
+                    call.server, confinement=of_server, copies=copies, cwd_id=cwd_id
+                ),
                 otherwise=None
                 if run is None
-                else structs.replace(run, confinement=confinement, copies=copies),
+                else structs.replace(run, confinement=confinement, copies=copies, cwd_id=cwd_id),
             )
         case _:
             return call
 
 
-def _digest(cwd: str, confinement: Confinement) -> str:
+def _digest(cwd: str, cwd_id: str, confinement: Confinement) -> str:
     """The same in every run of the daemon, since servers outlive it."""
-    said = repr((cwd, confinement.writable, confinement.readable, confinement.hidden))
+    said = repr((cwd, cwd_id, confinement.writable, confinement.readable, confinement.hidden))
     return hashlib.sha256(said.encode(errors="surrogateescape")).hexdigest()[:8]

@@ -15,7 +15,7 @@ from fallbackd.core.authority import (
     nothing,
 )
 from fallbackd.core.ids import AttemptId, DelegationId
-from fallbackd.engine.admission import real_cwd
+from fallbackd.engine.admission import directory_of
 from fallbackd.engine.carrying import place_of
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.live import Held
@@ -53,20 +53,26 @@ def _of_one(
     return authority_in(
         one,
         attempt,
-        directory=os.path.realpath(place_of(runs, one)),
+        # The recorded one is real already; its name may lead elsewhere by now.
+        directory=one.cwd or os.path.realpath(place_of(runs, one)),
         env={} if given is None else given.env,
     )
 
 
-def require_within(work: NewWork, authority: Authority, settings: Settings, world: World) -> None:
+def require_within(
+    work: NewWork, cwd: str, authority: Authority, settings: Settings, world: World
+) -> None:
     """
+    Args:
+        cwd: The real path of its directory.
+
     Raises:
         NotPermitted: It asks for more than it may.
-        Invalid: Its directory cannot be used.
     """
-    cwd = work.cwd or settings.policy.defaults.default_cwd
-    asked = Request(permissions=work.permissions, env=work.env, allow_metered=work.allow_metered)
-    _require(asked, cwd, authority, settings, world)
+    asked = Request(
+        permissions=work.permissions, cwd=cwd, env=work.env, allow_metered=work.allow_metered
+    )
+    _require(asked, authority, settings, world)
 
 
 def require_readable(root: str, authority: Authority, settings: Settings, world: World) -> None:
@@ -77,18 +83,15 @@ def require_readable(root: str, authority: Authority, settings: Settings, world:
         NotPermitted: It is not.
         Invalid: It cannot be used.
     """
-    _require(Request(permissions="read"), root, authority, settings, world)
+    if not authority.is_person:
+        cwd = directory_of(root, settings.policy, world).path
+        _require(Request(permissions="read", cwd=cwd), authority, settings, world)
 
 
-def _require(
-    asked: Request, cwd: str | None, authority: Authority, settings: Settings, world: World
-) -> None:
+def _require(asked: Request, authority: Authority, settings: Settings, world: World) -> None:
     if authority.is_person:
         return
-    found = narrowed(
-        structs.replace(authority, withheld=_withheld(settings, world)),
-        structs.replace(asked, cwd=real_cwd(cwd, settings.policy, world)),
-    )
+    found = narrowed(structs.replace(authority, withheld=_withheld(settings, world)), asked)
     if isinstance(found, str):
         raise NotPermitted(found)
 

@@ -284,6 +284,7 @@ def _call(
         call,
         confinement_of(host.settings, world, order.backend, work),
         copies_of(host.settings, world, order.backend, work.permissions),
+        cwd_id=delegation.cwd_ids[0] if delegation.cwd_ids else "",
     )
     if isinstance(call, ServedPrompt) and (token := world.gateway_token("")) is not None:
         env = {**call.server.env, _GATEWAY_VARIABLE: token}

@@ -136,6 +136,7 @@ class ProcessTransport:
         spec = {
             "argv": call.argv,
             "cwd": call.cwd,
+            "cwd_id": call.cwd_id,
             "env": {**child_env, **{name: each["top"] for name, each in copies.items()}},
             "confine": confine,
             "copies": list(copies.values()),

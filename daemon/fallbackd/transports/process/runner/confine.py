@@ -42,11 +42,14 @@ _DEVICES = (
 _OPEN = os.O_PATH | os.O_CLOEXEC
 
 
-def build(confine: dict[str, Any] | None, *, abi: int | None = None) -> Ruleset | None:
+def build(
+    confine: dict[str, Any] | None, place: int = -1, *, abi: int | None = None
+) -> Ruleset | None:
     """
     Args:
+        place: The working directory, open.
         confine: `writable`, `made`, `folders`, `readable`, `hidden`: lists of absolute paths, see
-            `process.confining`; `cwd`: a working directory that may be written to, or empty;
+            `process.confining`; `cwd`: the working directory where it may be written to, or empty;
             `toolchains`, with the `path` on which their programs are.
         abi: Of the kernel; None: asked for.
 
@@ -67,7 +70,9 @@ def build(confine: dict[str, Any] | None, *, abi: int | None = None) -> Ruleset 
         _allow_devices(rules)
         writable = places_of(confine)
         if confine["cwd"]:
-            writable += [confine["cwd"], *git_places(confine["cwd"])]
+            _allow_open(rules, place, READ | WRITE)
+            for path in git_places(os.readlink(f"/proc/self/fd/{place}")):
+                _allow(rules, path, READ | WRITE, is_real=True)
         for path in dict.fromkeys(path.rstrip("/") or "/" for path in writable):
             _allow(rules, path, READ | WRITE)  # a file too, where a directory would be made
         for path in confine.get("folders", ()):
@@ -136,17 +141,26 @@ def _allow_devices(rules: Ruleset) -> None:
         _allow(rules, "/proc", READ | WRITE)  # of its own processes; the rest is not the user's
 
 
-def _allow(rules: Ruleset, path: str, rights: int) -> None:
-    """Nothing where there is no such path."""
+def _allow(rules: Ruleset, path: str, rights: int, *, is_real: bool = False) -> None:
+    """
+    Nothing where there is no such path.
+
+    Args:
+        is_real: Nothing either where a link leads elsewhere: it was put there meanwhile.
+    """
     try:
         place = os.open(path, _OPEN)
     except OSError:
         return
     try:
-        is_directory = stat.S_ISDIR(os.fstat(place).st_mode)
-        rules.allow(place, rights, is_directory=is_directory)
+        if not is_real or os.readlink(f"/proc/self/fd/{place}") == path:
+            _allow_open(rules, place, rights)
     finally:
         os.close(place)
+
+
+def _allow_open(rules: Ruleset, place: int, rights: int) -> None:
+    rules.allow(place, rights, is_directory=stat.S_ISDIR(os.fstat(place).st_mode))
 
 
 _Tree = dict[str, "_Tree"]

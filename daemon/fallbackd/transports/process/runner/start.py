@@ -47,12 +47,21 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | StartRefused:
     here are at their default there; `launcher` sees to it that none is ignored.
     """
     argv, cwd = spec["argv"], spec["cwd"]
+    try:
+        place = _open_directory(cwd, spec["cwd_id"])
+    except OSError as error:
+        return refusal(error, cwd)
+    if place is None:
+        return StartRefused(
+            "ESTALE", "it is another directory now than when the work was accepted", cwd
+        )
+    at = f"/proc/self/fd/{place}"
     ours: list[int] = [] if has_input else [-1]
     theirs: list[int] = []
     program = argv[0] if argv else ""
     rules = None
     try:
-        rules = confine.build(spec.get("confine"))
+        rules = confine.build(spec.get("confine"), place)
         copies.make(spec.get("copies", ()))
         if has_input:
             read, write = os.pipe()
@@ -69,7 +78,7 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | StartRefused:
             child = subprocess.Popen(
                 argv,
                 executable=_find(argv[0], cwd, spec["env"]),
-                cwd=cwd,
+                cwd=at,
                 env=spec["env"],
                 stdin=theirs[0],
                 stdout=theirs[1],
@@ -83,8 +92,11 @@ def start(spec: dict[str, Any], *, has_input: bool) -> Started | StartRefused:
         for handle in ours:
             if handle >= 0:
                 os.close(handle)
+        if isinstance(error, OSError) and error.filename == at:
+            return refusal(error, cwd)
         return _refused(error, program, cwd, spec["env"])
     finally:
+        os.close(place)
         for handle in theirs:
             os.close(handle)
         if rules is not None:
@@ -98,8 +110,6 @@ def _refused(error: Exception, program: str, cwd: str, env: dict[str, str]) -> S
         return StartRefused("EPERM", "the kernel did not confine it: too many sandboxes", program)
     if not isinstance(error, OSError):  # a NUL in a word, no word at all
         return refusal(OSError(errno.EINVAL, ""), program)
-    if error.filename == cwd and not _may_enter(cwd):  # else the program has the same path
-        return refusal(error, cwd)
     refused = refusal(error, program)
     if error.errno == errno.ENOENT and _is_there(program, cwd, env):
         return refused._replace(text=f"{refused.text} (the interpreter that it names)")
@@ -113,8 +123,20 @@ def _widen(pipe: int) -> None:
         pass  # the user's share of memory for pipes is used up: it stays as the system made it
 
 
-def _may_enter(path: str) -> bool:
-    return os.path.isdir(path) and os.access(path, os.X_OK)
+def _open_directory(path: str, id: str) -> int | None:
+    """
+    It stays the same from here on, whatever its name leads to.
+
+    Args:
+        id: See `CommandLine.cwd_id`. None is returned where it is another one.
+    """
+    last = os.O_NOFOLLOW if id else 0
+    place = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | last)
+    found = os.fstat(place)
+    if id in ("", f"{found.st_dev}:{found.st_ino}"):
+        return place
+    os.close(place)
+    return None
 
 
 @contextmanager
