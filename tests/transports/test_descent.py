@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.transports.programs import (
+    collect,
     private_directory,
     read_pid,
     runner_of,
@@ -20,8 +21,8 @@ from tests.transports.programs import (
 )
 
 from fallbackd.transports.opencode.whose import ProcessOwners
-from fallbackd.transports.process.descent import Started, runner_above
-from fallbackd.transports.process.runner import tree
+from fallbackd.transports.process.descent import MARK, Started, runner_above
+from fallbackd.transports.process.runner import cgroup, tree
 
 READY = "import sys; print('ready', flush=True); sys.stdin.read()"
 DEEP = """
@@ -44,6 +45,21 @@ if not os.fork():
     print(os.getpid(), flush=True); sys.stdin.read(); os._exit(0)
 os.wait(); os.wait()
 """
+
+_FORKED = """
+import os, sys
+parent = os.getpid()
+if not os.fork():
+    {first}
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == parent:
+        pass
+    print(os.getpid(), flush=True); sys.stdin.read(); os._exit(0)
+os.wait(); sys.stdin.read()
+"""
+LEFT = _FORKED.format(first="os.setsid()")
+ORPHAN_HERE = _FORKED.format(first="")
 
 
 @contextmanager
@@ -70,12 +86,57 @@ def runners(pid: int, *, later: int = 0) -> Mapping[int, Started]:
     return {pid: Started(attempt="d1.1", directory="/runs/d1/1", runner=runner)}
 
 
-@pytest.mark.parametrize("depth", [0, 1, 40, 300])
+@pytest.mark.parametrize("depth", [0, 1, 40])
 def test_a_runner_is_found_however_many_processes_are_between(depth: int) -> None:
     with process(DEEP, str(depth)) as (pid, line):
         found = runner_above(int(line), runners(pid))
         assert found is not None
         assert found.attempt == "d1.1"
+
+
+def test_below_more_processes_than_are_looked_at_nothing_can_be_told() -> None:
+    with process(DEEP, "80") as (pid, line), pytest.raises(OSError, match="more than 64"):
+        runner_above(int(line), runners(pid))
+
+
+def test_a_process_that_names_an_attempt_is_no_persons_whatever_is_above_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as inside:
+        inside.setenv(MARK, "d1.1")
+        with process(READY) as (pid, _):
+            assert runner_above(pid, {}) is None, "the daemon is part of that attempt as well"
+            inside.delenv(MARK)
+            with pytest.raises(PermissionError, match="part of an attempt"):
+                runner_above(pid, {})
+
+
+def test_a_process_in_the_control_group_of_an_attempt_is_no_persons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with process(READY) as (pid, _):
+        monkeypatch.setattr(
+            cgroup, "groups_of", lambda one: {"attempt-d1"} if one == pid else set()
+        )
+        with pytest.raises(PermissionError, match="part of an attempt"):
+            runner_above(pid, {})
+
+
+def test_an_orphan_is_a_persons_as_long_as_no_runner_was_killed() -> None:
+    with process(LEFT) as (_, line):
+        orphan = tree.process(int(line))
+        assert orphan is not None
+        assert runner_above(orphan.pid, {}) is None
+        assert runner_above(orphan.pid, {}, lost_since=orphan.start + 1) is None
+        with pytest.raises(PermissionError, match="was killed"):
+            runner_above(orphan.pid, {}, lost_since=orphan.start)
+
+
+def test_a_process_of_a_session_before_the_killed_runner_is_a_persons() -> None:
+    with process(ORPHAN_HERE) as (_, line):
+        first = tree.process(os.getpid())
+        assert first is not None
+        assert runner_above(int(line), {}, lost_since=first.start + 1) is None
 
 
 def test_a_process_whose_parent_has_exited_stays_below_its_reaper() -> None:
@@ -123,6 +184,46 @@ def test_a_process_that_is_hidden_and_of_another_user_is_no_part_of_an_attempt(
         monkeypatch.setattr(tree, "process", lambda one: None if one == pid else seen(one))
         monkeypatch.setattr(os, "kill", refuses)
         assert runner_above(int(line), runners(runner)) is None
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_what_has_lost_all_its_supervisors_is_not_a_persons(
+    tmp_path: Path, *, is_restarted: bool
+) -> None:
+    left = tmp_path / "left"
+    leaves = f"(env -i setsid sh -c 'echo $$ > {left}; exec sleep 600' &) ; exec sleep 600"
+    directory = private_directory(tmp_path)
+    async with transport() as first, transport() as second:
+        running = await start(first, shell(leaves), directory)
+        pid = await read_pid(left)
+        assert running.pid is not None
+        runner = runner_of(running.pid)
+        launcher = first.launcher_pid
+        assert launcher is not None
+        now = first
+        if is_restarted:
+            await first.detach()
+            now = second
+            now.expect("d1.1", directory)
+            assert now.above(pid) is not None
+        else:
+            os.kill(launcher, signal.SIGKILL)
+        try:
+            os.kill(runner, signal.SIGKILL)
+            await until(lambda: runner_of(pid) not in (runner, launcher))
+            with pytest.raises(PermissionError, match="was killed"):
+                now.above(pid)
+        finally:
+            for each in (pid, running.pid):
+                os.kill(each, signal.SIGKILL)
+
+
+async def test_an_attempt_that_has_ended_leaves_nothing_in_doubt(tmp_path: Path) -> None:
+    async with transport() as by:
+        running = await start(by, shell("exit 0"), private_directory(tmp_path))
+        with process(LEFT) as (_, line):
+            await collect(running)
+            assert by.above(int(line)) is None
 
 
 async def test_what_a_killed_runner_has_left_is_not_a_persons(tmp_path: Path) -> None:

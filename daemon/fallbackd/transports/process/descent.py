@@ -2,15 +2,18 @@
 
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from fallbackd.lib.listeners import open_sockets
-from fallbackd.transports.process.runner import tree
+from fallbackd.lib.procenv import read_variables
+from fallbackd.transports.process.runner import cgroup, tree
 
-MAX_DEPTH = 4096
-_LOOKS = 8
+MARK = "FALLBACKD_ATTEMPT"
+"""A variable in the environment of what an attempt starts: it may only take authority away."""
+MAX_DEPTH = 64
+LOOKS = 8
 
 
 class Started(Struct, frozen=True, kw_only=True):
@@ -19,20 +22,26 @@ class Started(Struct, frozen=True, kw_only=True):
     attempt: str
     directory: str
     runner: tree.Process
+    since: int = 0
+    """No process of the program has started before, in ticks since boot."""
 
 
-def runner_above(pid: int, runners: Mapping[int, Started]) -> Started | None:
+def runner_above(
+    pid: int, runners: Mapping[int, Started], *, lost_since: int | None = None
+) -> Started | None:
     """
     Args:
         pid: Of a process that lives until this has returned.
         runners: By process id.
+        lost_since: When the first program started whose runner was killed, and which may run on;
+            None: none does.
 
     Raises:
         ProcessLookupError: It has exited.
         OSError: It cannot be determined: a process above it is hidden, too many are there, or they
-            change all the time.
+            change all the time, or it may be what a runner that was killed has left.
     """
-    for _ in range(_LOOKS):
+    for _ in range(LOOKS):
         line = _line(pid, runners)
         if line is None:
             continue
@@ -41,6 +50,7 @@ def runner_above(pid: int, runners: Mapping[int, Started]) -> Started | None:
         # A parent that has exited is followed by another one: the same one twice has lived all the
         # time, and its number was not given to a process elsewhere.
         if all(_is_as_before(one) for one in line):
+            _require_no_part(line, lost_since)
             return None
     raise OSError(errno.EAGAIN, "the processes above it change all the time")
 
@@ -71,6 +81,46 @@ def _line(pid: int, runners: Mapping[int, Started]) -> list[tree.Process] | None
         if _known(one, runners) is not None:
             return found
         pid = one.parent
+    return found
+
+
+def _require_no_part(line: Sequence[tree.Process], lost_since: int | None) -> None:
+    """
+    Raises:
+        OSError: No runner is above it, and yet it may be part of an attempt.
+    """
+    # This daemon may have been started from inside an attempt of another one.
+    own, own_groups = os.environ.get(MARK), cgroup.groups_of(os.getpid())
+    for one in line:
+        is_marked = read_variables(one.pid, (MARK,)).get(MARK, own) != own
+        if is_marked or cgroup.groups_of(one.pid) - own_groups:
+            raise OSError(errno.EACCES, "it is part of an attempt whose supervisor has ended")
+    if lost_since is not None and _may_be_left(line, lost_since):
+        raise OSError(errno.EACCES, "it may be left of an attempt whose supervisor was killed")
+
+
+def _may_be_left(line: Sequence[tree.Process], since: int) -> bool:
+    """
+    Whether the first one of these that has started since then may have lost its parents: the one
+    above it can have taken it over, and its session is no older.
+    """
+    younger = [one for one in line if one.start >= since]
+    if not younger:
+        return False
+    top = younger[-1]
+    leader = tree.process(top.session)
+    is_of_older_session = leader is not None and leader.start < since
+    return top.parent in _reapers() and not is_of_older_session
+
+
+def _reapers() -> set[int]:
+    """Processes of which one takes over what loses its parents below this daemon."""
+    found = {1}
+    pid = os.getppid()
+    while pid > 1 and pid not in found:
+        found.add(pid)
+        above = tree.process(pid)
+        pid = 0 if above is None else above.parent
     return found
 
 

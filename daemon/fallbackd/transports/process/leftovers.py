@@ -194,11 +194,12 @@ def _runner(of: Identity) -> tree.Process | None:
 
 
 def runner_in(directory: str) -> tree.Process | None:
-    """The living runner that has claimed a directory, of this boot; None: there is none."""
+    """The runner that has claimed a directory in this boot, dead or alive; None: there is none."""
     found = read_identity(directory)
     if found is None or found.by != "runner" or found.boot_id != tree.boot_id():
         return None
-    return _runner(found)
+    gone = tree.Process(found.runner, 0, 0, 0, "X", found.runner_start)
+    return _runner(found) or gone
 
 
 def _connect(directory: str, found: Identity | None) -> socket.socket | None:

@@ -147,6 +147,11 @@ class RunningProcess:
         return self._exit
 
     @property
+    def is_gone(self) -> bool | None:
+        """Whether all of it is proven to have exited; None: it has not ended yet."""
+        return None if self._exit is None else self._exit.gone
+
+    @property
     def log_bytes(self) -> int:
         return self._log_bytes
 

@@ -29,10 +29,11 @@ from fallbackd.core.protocol import Call, CommandLine, NotStarted
 from fallbackd.lib.failpoints import handed_on, hit
 from fallbackd.ports.secrets import SecretProblem, Secrets
 from fallbackd.transports.process.confining import confine_words, copy_words
-from fallbackd.transports.process.descent import Started, holder_below, runner_above
+from fallbackd.transports.process.descent import LOOKS, Started, holder_below, runner_above
 from fallbackd.transports.process.environment import child_environment, inheritable
 from fallbackd.transports.process.leftovers import runner_in, take_up
 from fallbackd.transports.process.orphans import DIRECTORY_VARIABLE, TOKEN_VARIABLE
+from fallbackd.transports.process.recording import read_exit
 from fallbackd.transports.process.runner import cgroup, frames, tree
 from fallbackd.transports.process.running import RunnerLimits, RunningProcess
 from fallbackd.transports.secrets import SecretSources as RealSecrets
@@ -54,6 +55,13 @@ def _temporary(call: CommandLine, tmp: str) -> dict[str, str]:
     if not tmp:
         return {}
     return {"TMPDIR": tmp} if call.confinement is None else {"TMPDIR": tmp, "TMUX_TMPDIR": tmp}
+
+
+def _is_proven_gone(directory: str, running: RunningProcess | None) -> bool:
+    if running is not None and running.is_gone is not None:
+        return running.is_gone
+    found = read_exit(directory)
+    return found is not None and found.gone
 
 
 class ProcessTransport:
@@ -84,8 +92,10 @@ class ProcessTransport:
         self._limits = RunnerLimits() if limits is None else limits
         self._launcher: _Launcher | None = None
         self._running: set[RunningProcess] = set()
-        self._left: dict[int, Started] = {}
-        """Of an earlier daemon, by the process id of their runners."""
+        self._known: dict[str, Started] = {}
+        """By directory: that whose runner lives, or of which nothing says how it ended."""
+        self._lost_since: int | None = None
+        """When the first program started that may run on without its runner, which was killed."""
 
     async def _credential(self, call: CommandLine) -> dict[str, str]:
         """
@@ -163,6 +173,7 @@ class ProcessTransport:
                 line, directory, token, self._limits, self._now, attempt=attempt
             )
             self._running.add(running)
+            since = tree.ticks_now()
             try:
                 is_under_way = await running.begin(order)
                 # A runner that answers at once is never waited for, and its start never cancelled.
@@ -171,6 +182,7 @@ class ProcessTransport:
                 running.stop(grace_s=0.0)
                 raise
             if is_under_way:
+                self._know(attempt, directory, running.runner, since=since)
                 return running
             running.release()
             self._running.discard(running)
@@ -189,32 +201,54 @@ class ProcessTransport:
 
     def expect(self, attempt: str, directory: str) -> None:
         """Know the runner of an attempt of an earlier daemon before it is re-attached."""
-        if (runner := runner_in(directory)) is not None:
-            self._left[runner.pid] = Started(attempt=attempt, directory=directory, runner=runner)
+        self._know(attempt, directory)
+
+    def _know(
+        self,
+        attempt: str,
+        directory: str,
+        runner: tree.Process | None = None,
+        *,
+        since: int | None = None,
+    ) -> None:
+        runner = runner or runner_in(directory)
+        if runner is not None:
+            self._known[directory] = Started(
+                attempt=attempt,
+                directory=directory,
+                runner=runner,
+                since=runner.start if since is None else since,
+            )
 
     def above(self, pid: int) -> "Started | None":
         """
         What was started whose runner is above a process: as a sub-reaper it stays above everything
-        that its program starts, and where it was killed, the launcher does. None: nothing that was
-        started here.
+        that its program starts, and where it was killed, the launcher does. Where both were,
+        nothing is: what may be left of it then cannot be known. None: nothing that was started
+        here.
 
         Raises:
             OSError: It cannot be determined.
         """
         self._forget_ended()
-        runners = self._runners()
-        launcher = None if self._launcher is None else tree.process(self._launcher.pid)
-        if launcher is not None:
-            runners[launcher.pid] = Started(attempt="", directory="", runner=launcher)
-        found = runner_above(pid, runners) if runners else None
-        if found is not None and found.runner is launcher:
-            raise OSError(errno.EACCES, "the supervisor of its attempt was killed")
-        return found
+        for _ in range(LOOKS):
+            before = self._supervised()
+            runners, lost_since = dict(before[0]), before[1]
+            launcher = None if self._launcher is None else tree.process(self._launcher.pid)
+            if launcher is not None:
+                runners[launcher.pid] = Started(attempt="", directory="", runner=launcher)
+            found = runner_above(pid, runners, lost_since=lost_since)
+            if found is not None and found.runner is launcher:
+                raise OSError(errno.EACCES, "the supervisor of its attempt was killed")
+            # A runner that was killed meanwhile may have been above it.
+            if found is not None or self._supervised() == before:
+                return found
+        raise OSError(errno.EAGAIN, "runners end all the time")
 
     @property
     def has_any(self) -> bool:
         """Whether anything that was started here may run."""
-        return bool(self._running or self._left)
+        return bool(self._running or self._known)
 
     async def holding(self, socket_inode: int) -> int | None:
         """
@@ -227,20 +261,32 @@ class ProcessTransport:
 
     def _runners(self) -> dict[int, "Started"]:
         """By process id, those that live; also of a runner that has not been heard yet."""
-        self._left = {pid: one for pid, one in self._left.items() if tree.is_same(one.runner)}
-        runners = dict(self._left)
-        for each in self._running:
-            runner = each.runner or runner_in(each.directory)
-            if runner is not None:
-                runners[runner.pid] = Started(
-                    attempt=each.attempt, directory=each.directory, runner=runner
-                )
-        return runners
+        return self._supervised()[0]
+
+    def _supervised(self) -> tuple[dict[int, "Started"], int | None]:
+        """The runners that live, and since when programs may run on whose runner does not."""
+        running = {each.directory: each for each in self._running}
+        for directory, each in running.items():
+            if directory not in self._known and not each.is_gone:
+                self._know(each.attempt, directory)
+        runners: dict[int, Started] = {}
+        lost = [] if self._lost_since is None else [self._lost_since]
+        for directory, one in tuple(self._known.items()):
+            if tree.is_same(one.runner):
+                runners[one.runner.pid] = one
+            elif _is_proven_gone(directory, running.get(directory)):
+                del self._known[directory]
+            else:
+                lost.append(one.since)
+        return runners, min(lost, default=None)
 
     def _forget_ended(self) -> None:
         for each in [each for each in self._running if each.is_over]:
             each.release()
             self._running.discard(each)
+            known = self._known.pop(each.directory, None)
+            if known is not None and not each.is_gone:
+                self._lost_since = min(known.since, self._lost_since or known.since)
 
     async def detach(self) -> None:
         for each in self._running:

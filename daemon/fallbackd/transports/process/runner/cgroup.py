@@ -51,6 +51,17 @@ def is_of(path: str, token: str) -> bool:
     return is_ours and above.startswith("/sys/fs/cgroup/") and os.path.normpath(path) == path
 
 
+def groups_of(pid: int) -> set[str]:
+    """Names of the groups of attempts that a process is in; none where that cannot be seen."""
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return set()
+    names = {name for line in lines if line.startswith("0::") for name in line.split("/")}
+    return {name for name in names if _OURS.fullmatch(name)}
+
+
 def enter(path: str) -> bool:
     """Make the group and go in, so that what is started now is in it. False: it cannot be."""
     try:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -44,6 +45,11 @@ def process(pid: int) -> Process | None:
         state=fields[0].decode(),
         start=int(fields[19]),
     )
+
+
+def ticks_now() -> int:
+    """The start of a process that would be started now."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def name_of(pid: int) -> str:
