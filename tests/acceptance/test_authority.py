@@ -5,17 +5,26 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from tests.support.agents import backend_script, ok
 from tests.support.daemon import Daemon, running
 from tests.support.running_engine import until
 
+from fallbackd_client.aio import AsyncClient
+
 ASK = r"""
-import json, os, socket, sys
+import json, os, socket, sys, time
 with socket.socket(socket.AF_UNIX) as peer:
     peer.connect(os.environ["XDG_RUNTIME_DIR"] + "/fallbackd/control.sock")
     lines = peer.makefile()
     for number, (method, params) in enumerate(json.load(open(os.environ["HOME"] + "/asked"))):
+        if method == "until":
+            place = os.environ["HOME"] + "/" + params["file"]
+            open(place + ".awaited", "w").close()
+            while not os.path.exists(place):
+                time.sleep(0.02)
+            continue
         call = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         peer.sendall(json.dumps(call).encode() + b"\n")
         print(lines.readline(), end="")
@@ -168,6 +177,48 @@ async def test_others_do_not_exist_for_an_agent_and_its_own_work_does(tmp_path: 
         for (method, params), answer in zip(hidden, answers[4:], strict=True):
             assert answer["error"]["code"] == -32001, (method, params, answer)
         assert (await daemon.client.call("session.get", {"session": "theirs"}))["session"]
+
+
+async def test_a_session_that_a_person_continues_is_not_the_agents_any_more(
+    tmp_path: Path,
+) -> None:
+    slow = backend_script(tmp_path / "bin", "slow", "cat >/dev/null; exec sleep 1000")
+    async with running(tmp_path, config(tmp_path, slow)) as daemon:
+        home = Path(daemon.env["HOME"])
+        work = {"prompt": "x", "backend": "helper", "permissions": "read", "session": "main"}
+        hidden: list[tuple[str, dict[str, Any]]] = [
+            ("session.get", {"session": "main"}),
+            ("delegate", work),
+            ("delegation.cancel", {"session": "main"}),
+            ("session.compacted", {"session": "main"}),
+            ("session.end", {"session": "main"}),
+        ]
+        own = ("delegate", {**work, "wait": "finished"})
+        calls = [own, ("until", {"file": "person-done"}), ("delegation.list", {}), *hidden]
+        async with anyio.create_task_group() as tasks:
+            got: list[dict[str, Any]] = []
+
+            async def ask() -> None:
+                got.extend(await asked(daemon, *calls))
+
+            tasks.start_soon(ask)
+            await until((home / "person-done.awaited").exists)
+            async with AsyncClient(daemon.socket) as person:
+                mine = {**work, "prompt": "mine", "wait": "finished"}
+                assert (await person.call("delegate", mine))["state"] == "succeeded"
+                slow_work = {**work, "backend": "slow", "wait": "accepted"}
+                begun = await person.call("delegate", slow_work)
+                name = {"delegation": begun["delegation"]}
+                (home / "person-done").touch()
+                await until(lambda: bool(got))
+                found = await person.call("delegation.get", name)
+                assert found["state"] == "running"
+                await person.call("delegation.cancel", name)
+        first, listed, *answers = got
+        names = [one["delegation"] for one in listed["result"]["delegations"]]
+        assert names == [first["result"]["delegation"]]
+        for (method, _), answer in zip(hidden, answers, strict=True):
+            assert answer.get("error", {}).get("code") == -32001, (method, answer)
 
 
 async def test_an_agent_sees_that_backends_are_there_but_no_path_account_or_work_of_others(

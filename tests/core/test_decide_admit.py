@@ -192,6 +192,29 @@ def test_from_inside_a_session_that_was_begun_elsewhere_does_not_exist() -> None
     assert play.peek().active["m"].above == ("p",)
 
 
+def test_a_session_in_which_a_person_asks_is_the_persons_from_then_on() -> None:
+    play = Playbook(AB).when(delegate("p", backend="a", cwd="/w"))
+    play.when(delegate("k", backend="c", parent="p"), started("k.1"), succeeded("k.1"))
+    play.when(delegate("own", backend="c", session="s-k"), started("own.1"), succeeded("own.1"))
+    again = delegate("m", backend="c", session="s-k", parent="p")
+    assert rejected(play.when(again)) == "unknown_session"
+    repeated = delegate("r", backend="c", session="s-k", inside=(DelegationId("p"),))
+    assert rejected(play.when(repeated)) == "unknown_session"
+
+
+def test_work_from_inside_that_waited_does_not_enter_a_session_that_became_a_persons() -> None:
+    play = Playbook(AB).when(delegate("p", backend="a"))
+    play.when(delegate("c", backend="c", session="new", parent="p"))
+    play.when(started("c.1"), succeeded("c.1"))
+    play.when(delegate("y", backend="b", cwd="/y"), delegate("z", backend="b", cwd="/z"))
+    play.when(delegate("h", backend="c", cwd="/y", session="new"))
+    play.when(delegate("k", backend="c", cwd="/z", session="new", parent="p"))
+    play.when(started("y.1"), succeeded("y.1"), started("h.1"), succeeded("h.1"))
+    assert play.peek().active["k"].blocked_by == "z"
+    play.when(started("z.1"), succeeded("z.1"))
+    assert play.peek().active.get("k") is None
+
+
 def test_a_daemon_that_drains_takes_nothing_new() -> None:
     play = Playbook(AB)
     event = delegate("d1", backend="a")

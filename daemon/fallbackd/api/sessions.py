@@ -32,7 +32,7 @@ async def session_get(engine: "Engine", params: SessionGetParams, caller: Caller
     if not found.past.turns:
         return shown
     known = [await engine.store.delegation(one) for one in found.past.turns]
-    made = [one for one in known if one is not None]
+    made = [one for one in known if one is not None and caller.authority.has_begun(one)]
     prompts = await engine.prompt_starts(made, max_bytes=START_BYTES)
     turns = [
         shapes.session_turn(

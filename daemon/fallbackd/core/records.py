@@ -286,7 +286,8 @@ class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):
     original: BackendId
     current: BackendId
     above: tuple[DelegationId, ...] = ()
-    """The delegations inside which it was begun, the innermost first; empty: by a person."""
+    """The delegations inside which all of it was asked for, the innermost first; empty: a person
+    has asked for a turn."""
     current_model: str | None = None
     chain: tuple[Entry, ...] | None = None
     """Of its first request, for later ones that name nothing. Empty: that of all, as it is now.

@@ -286,10 +286,11 @@ class Engine(Performer):
         does not begin. Returns what was begun first, or what ended last where all has ended.
         """
         name = SessionId(session)
-        unfinished = [one for one in self.store.peek().active.values() if one.session == name]
-        unfinished = unfinished or list(
-            await self.store.delegations(Selection(session=name), limit=1)
-        )
+        active = self.store.peek().active.values()
+        unfinished = [one for one in active if one.session == name and authority.has_begun(one)]
+        if not unfinished:
+            last = await self.store.delegations(Selection(session=name), limit=1)
+            unfinished = [one for one in last if authority.has_begun(one)]
         if not unfinished:
             raise Unknown(f"no delegation in session {session!r}; see `fallbackd-client sessions`")
         for one in sorted(unfinished, key=lambda one: one.created_at, reverse=True):

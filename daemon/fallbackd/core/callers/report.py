@@ -119,6 +119,7 @@ def _enter(
         first=candidates[0].backend,
         chain=own_chain(case.policy, backend=event.backend, role=event.role, chain=event.chain),
         running=case.holder_of(name),
+        above=() if is_taken else None,
     )
     used_at = case.now if is_taken or known is None else known.last_used_at
     session = structs.replace(session, last_used_at=used_at, turn=None)

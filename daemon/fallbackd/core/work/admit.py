@@ -23,7 +23,7 @@ from fallbackd.core.work.resolution import tried_key, turn_for
 from fallbackd.core.work.sessions import take_session
 from fallbackd.core.work.steps import ended
 from fallbackd.core.work.stopping import stop_below, stop_running
-from fallbackd.core.work.workspaces import blocker, why_blocked
+from fallbackd.core.work.workspaces import blocker, is_hidden, why_blocked, why_hidden
 
 
 def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
@@ -257,16 +257,11 @@ def _not_inside(case: Case, event: DelegateRequested, parent: Delegation | None)
 
 def _not_its_session(case: Case, event: DelegateRequested) -> Decision | None:
     """A session that exists, but for the work from inside which this comes does not."""
-    session = case.snapshot.session
-    if event.parent is None or session is None or event.parent in session.above:
+    above = event.inside if event.parent is None else (event.parent,)
+    if not is_hidden(case.snapshot.session, above):
         return None
-    return _reject(
-        case,
-        "unknown_session",
-        f"delegation {event.parent} has begun no session {event.session!r}; leave it out, or give "
-        "another name",
-        session=event.session,
-    )
+    why = why_hidden(above[0], event.session)
+    return _reject(case, "unknown_session", why, session=event.session)
 
 
 def _window(case: Case, event: DelegateRequested) -> tuple[str | None, tuple[str, ...]]:

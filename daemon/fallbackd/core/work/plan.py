@@ -38,7 +38,7 @@ from fallbackd.core.work.steps import (
 )
 from fallbackd.core.work.stopping import below
 from fallbackd.core.work.waits import is_overtaken
-from fallbackd.core.work.workspaces import blocker, why_blocked
+from fallbackd.core.work.workspaces import blocker, is_hidden, why_blocked, why_hidden
 
 
 def plan(case: CaseView) -> Step | Clear:
@@ -96,6 +96,8 @@ def in_line(case: CaseView) -> Step | Clear | None:
     if one.blocked_by is None:
         return None
     by = blocker(case, one)
+    if by is None and is_hidden(case.snapshot.session, one.above):
+        return ended("refused", why_hidden(one.above[0], one.session))
     if by is None:
         return Clear(what="line")
     if one.waiting is not None and case.now >= one.waiting.limit_at:

@@ -28,7 +28,7 @@ def entered(
     first: BackendId,
     chain: tuple[Entry, ...] | None,
     running: DelegationId | None,
-    above: tuple[DelegationId, ...] = (),
+    above: tuple[DelegationId, ...] | None = (),
 ) -> Session:
     """
     The session of a new request.
@@ -38,7 +38,8 @@ def entered(
         first: Of the candidates.
         chain: The `own_chain` of the request.
         running: The delegation that holds it.
-        above: See `Session`; of one that is new.
+        above: The delegations inside which it is asked for; None: not known, whose session it is
+            stays as it was.
     """
     now = case.now
     if session is None:
@@ -49,10 +50,14 @@ def entered(
             current=first,
             chain=chain,
             running=running,
-            above=above,
+            above=above or (),
             created_at=now,
             last_used_at=now,
         )
+    if above is not None:
+        # Those alone that are above all that is asked for here: none where a person asks.
+        inside = tuple(one for one in session.above if one in above)
+        session = structs.replace(session, above=inside)
     if named is not None and named != session.original:
         session = structs.replace(
             session,

@@ -13,8 +13,9 @@ from msgspec import structs
 from fallbackd.core.case import Case
 from fallbackd.core.case_view import CaseView
 from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy
-from fallbackd.core.records import Delegation, Snapshot
+from fallbackd.core.records import Delegation, Session, Snapshot
 from fallbackd.core.work.stopping import below
 
 
@@ -137,6 +138,18 @@ def _family(case: CaseView, one: Delegation | None) -> set[str]:
 def is_nested(inner: str, outer: str) -> bool:
     """Whether the real path `inner` is `outer` or below it."""
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
+
+
+def is_hidden(session: Session | None, above: tuple[DelegationId, ...]) -> bool:
+    """Whether the session does not exist for work that is asked for inside these delegations."""
+    return session is not None and bool(above) and above[0] not in session.above
+
+
+def why_hidden(one: DelegationId, name: SessionId) -> str:
+    return (
+        f"delegation {one} has no session {name!r}, or not any more; leave it out, or give another "
+        "name"
+    )
 
 
 def why_blocked(delegation: Delegation, by: Delegation) -> str:
