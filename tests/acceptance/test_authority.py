@@ -221,6 +221,52 @@ async def test_a_session_that_a_person_continues_is_not_the_agents_any_more(
             assert answer.get("error", {}).get("code") == -32001, (method, answer)
 
 
+async def test_a_report_from_inside_moves_its_session_and_no_health(tmp_path: Path) -> None:
+    keyed = """
+[backends.keyed]
+kind = "openai-http"
+base_url = "http://127.0.0.1:9/v1"
+model = "m"
+credentials = [{label = "account", env = "KEY"}]
+[chains]
+"*" = ["keyed", "helper"]
+"""
+    async with running(tmp_path, config(tmp_path) + keyed, env={"KEY": "k"}) as daemon:
+        mark = {"action": "mark", "target": "helper", "reason": "usage_limit", "ttl_s": 900}
+        work = {"prompt": "x", "backend": "agent", "session": "own", "permissions": "read"}
+        said = {"http_status": 402, "headers": {"retry-after": "86400"}}
+        failed = {"session": "own", "outcome": "failure", "evidence": said, "backend": "keyed"}
+        used = {"input_tokens": 1000, "cost_usd": 5.0}
+        served = {"session": "own", "backend": "helper", "outcome": "success", "usage": used}
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("delegate", {**work, "backend": "helper", "wait": "finished"}),
+            ("until", {"file": "marked"}),
+            ("report", failed),
+            ("report", served),
+            ("report", {**failed, "next_lease": True}),
+        ]
+        (home := Path(daemon.env["HOME"])).mkdir(exist_ok=True)
+        async with anyio.create_task_group() as tasks:
+
+            async def mark_it() -> None:
+                await until((home / "marked.awaited").exists)
+                async with AsyncClient(daemon.socket) as person:
+                    await person.call("health", mark)
+                (home / "marked").touch()
+
+            tasks.start_soon(mark_it)
+            _, failure, success, lease = await asked(daemon, *calls)
+        assert failure["result"]["failure"]["reason"] == "billing"
+        assert "account" not in json.dumps(failure)
+        assert success["result"]["health"]["helper"]["reason"] == "usage_limit"
+        assert lease["error"]["data"]["kind"] == "not_permitted"
+        health = (await daemon.client.call("health", {"action": "list"}))["health"]
+        assert health["keyed"]["state"] == "healthy"
+        assert health["helper"]["reason"] == "usage_limit"
+        spent = await daemon.client.call("usage")
+        assert "5.0" not in json.dumps(spent)
+
+
 async def test_an_agent_sees_that_backends_are_there_but_no_path_account_or_work_of_others(
     tmp_path: Path,
 ) -> None:

@@ -47,11 +47,7 @@ async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> Re
     authority = caller.authority
     if params.session is not None and not authority.is_person:
         await engine.session(params.session, authority)
-    if params.lease and not authority.is_person:
-        raise ApiError(
-            "not_permitted",
-            f"lease: a probe decides for others; you are asking from {authority.place}",
-        )
+    _refuse_lease(params.lease, caller)
     asked = ResolveRequested(
         backend=None if params.backend is None else BackendId(params.backend),
         **_asked(engine, params, caller),
@@ -79,6 +75,14 @@ async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> Re
         lease=shapes.lease(found, asked=params.lease),
         turn=turns.word_of(found.turn),
     )
+
+
+def _refuse_lease(is_wanted: bool, caller: Caller) -> None:
+    if is_wanted and not caller.authority.is_person:
+        raise ApiError(
+            "not_permitted",
+            f"lease: a probe decides for others; you are asking from {caller.authority.place}",
+        )
 
 
 def _asked(
@@ -121,9 +125,10 @@ async def report(engine: "Engine", params: ReportParams, caller: Caller) -> Repo
                 "session: name one that you have begun; the calls of others are reported by their"
                 f" callers, and you are asking from {authority.place}",
             )
+        _refuse_lease(params.next_lease or params.lease is not None, caller)
         if seen_of_it is not None:  # its words are no evidence: an agent can write any
             seen_of_it = structs.replace(seen_of_it, text=None, body=None)
-    used = params.usage or TokenUsage()
+    used = (params.usage if authority.is_person else None) or TokenUsage()
     lease = params.lease.id if isinstance(params.lease, Lease) else params.lease
     seen = Reported(
         outcome=params.outcome,
@@ -136,6 +141,7 @@ async def report(engine: "Engine", params: ReportParams, caller: Caller) -> Repo
             msgspec.convert(used, Usage, from_attributes=True), backend, params.model
         ),
         turn=turns.turn_of(params.turn),
+        is_claim=not authority.is_person,
         **_asked(engine, params, caller),
     )
     answer = await callers.report(

@@ -6,11 +6,12 @@ from msgspec import Struct, structs
 
 from fallbackd_client.wire.health_shapes import HealthEntry
 from fallbackd_client.wire.methods.daemon import DaemonStatus, StatusResult
-from fallbackd_client.wire.shapes import CandidateVerdict
+from fallbackd_client.wire.shapes import CandidateVerdict, Failure
 
 T = TypeVar("T")
 _OF_PERSONS: dict[type[Struct], tuple[str, ...]] = {
     CandidateVerdict: ("detail", "credential", "scope", "fix"),
+    Failure: ("scope",),
     HealthEntry: ("detail", "note", "seen_by", "scopes", "credentials"),
     DaemonStatus: (
         *("config_path", "config_errors", "config_warnings", "state_dir", "store", "troubles"),

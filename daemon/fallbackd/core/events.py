@@ -232,6 +232,8 @@ class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
     further: int = 0
     """How often the same candidate was asked again within the call."""
     usage: Usage = Usage()
+    is_claim: bool = False
+    """It comes from inside an attempt, which can say anything: it moves its session alone."""
     luck: float = 0.5
 
 

@@ -17,7 +17,7 @@ from fallbackd.core.callers.lease import (
 )
 from fallbackd.core.callers.staleness import is_stale, lease_of, with_attempt
 from fallbackd.core.case import Case
-from fallbackd.core.changes import Decision, Rejection
+from fallbackd.core.changes import Decision, PutSession, Rejection
 from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.failures import Failure
 from fallbackd.core.health.scopes import find_backend
@@ -156,6 +156,18 @@ def _open_turn(case: Case, session: Session | None, *, at: float) -> Turn | None
 
 
 def reported(case: Case, event: Reported) -> Decision:
+    decision = _told(case, event)
+    if not event.is_claim:
+        return decision
+    own = [
+        one
+        for one in decision.changes
+        if isinstance(one, PutSession) and one.session.session == event.session
+    ]
+    return structs.replace(decision, changes=tuple(own), effects=())
+
+
+def _told(case: Case, event: Reported) -> Decision:
     backend = find_backend(case.policy, event.backend)
     if backend is None:
         return _unknown(f"no backend {event.backend!r} is known", backend=event.backend)
