@@ -46,9 +46,9 @@ from fallbackd.transports.opencode.link import OpencodeLink
 from fallbackd.transports.opencode.transport import ServedTransport
 from fallbackd.transports.opencode.whose import ProcessOwners
 from fallbackd.transports.probe import FreeProbe
-from fallbackd.transports.process import gitguard
 from fallbackd.transports.process.confining import open_places
 from fallbackd.transports.process.environment import Inheritable
+from fallbackd.transports.process.gitguard import GitGuard
 from fallbackd.transports.process.leftovers import end_stray
 from fallbackd.transports.process.recording import read_ends, read_log
 from fallbackd.transports.process.runner.cgroup import find_home
@@ -208,6 +208,7 @@ def build(
         return await begun_by(directory).attach(attempt=attempt, directory=directory)
 
     tokens = Tokens(places.gateway_token)
+    git = GitGuard()
     world = World(
         transports=Transports(command=processes, http=http, served=served),
         kinds=KINDS,
@@ -234,8 +235,9 @@ def build(
         variables_of=read_variables,
         open_window=windows.open,
         open_places=open_places,
-        look_at_git=gitguard.look,
-        put_git_back=gitguard.put_back,
+        look_at_git=git.look,
+        recall_git=git.recall,
+        put_git_back=git.put_back,
         private=private_places(places, environ),
         shortage=shortage,
         has_room=has_room,

@@ -43,6 +43,8 @@ async def run_attempt(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> 
     order = live.order
     if order.taken_up:
         host.planted.recall(order.attempt)
+        if known := host.runs.git(order.attempt):
+            host.world.recall_git(order.attempt, known)
     try:
         ended = await _run(host, live, prepared)
     except Exception as error:  # a bug in a backend or transport is that backend's failure
@@ -68,14 +70,14 @@ async def _put_git_back(host: LiveHost, attempt: AttemptId) -> tuple[str, ...]:
     """Drop what it has changed of what git runs and obeys. Returns a warning for people."""
     known = host.runs.git(attempt)
     try:
-        changed = await anyio.to_thread.run_sync(host.world.put_git_back, known) if known else ()
+        changed = await anyio.to_thread.run_sync(host.world.put_git_back, attempt, known)
     except (OSError, msgspec.MsgspecError) as error:
         return (f"look at .git before you use git there: what was changed stays ({error})",)
     if not changed:
         return ()
     return (
         f"changes of {', '.join(changed)} were dropped, and are beside it as *.dropped: git runs"
-        " what is there; permission `full` may change hooks, and settings that name a program",
+        " what is there; permission `full` may change hooks, and settings that may name a program",
     )
 
 

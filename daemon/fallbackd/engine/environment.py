@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.classify.rules import Rule
-from fallbackd.core.ids import BackendId, DelegationId
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.policy import Policy
 from fallbackd.core.protocol import Chunk, Confinement, CredentialRef, HttpRequest, NoAnswer
 from fallbackd.engine.taught import Taught
@@ -142,9 +142,11 @@ class World(Struct, frozen=True, kw_only=True):
     ] = lambda _confinement, _environ: ((), ())
     """Makes places that are to be made; the directories that may be written to, and where git keeps
     the repository."""
-    look_at_git: Callable[[str], bytes] = lambda _cwd: b""
-    """What git runs and obeys in the repository of a directory; empty: it has none."""
-    put_git_back: Callable[[bytes], tuple[str, ...]] = lambda _known: ()
+    look_at_git: Callable[[AttemptId, str], bytes] = lambda _attempt, _cwd: b""
+    """What git runs and obeys in the repositories of a directory; empty: it has none."""
+    recall_git: Callable[[AttemptId, bytes], None] = lambda _attempt, _known: None
+    """Hands over what an earlier daemon has found."""
+    put_git_back: Callable[[AttemptId, bytes], tuple[str, ...]] = lambda _attempt, _known: ()
     """Drops what has changed of that, and returns the paths."""
     private: tuple[str, ...] = ()
     """Files and directories of the daemon that no confined program may read."""

@@ -133,7 +133,7 @@ async def _keep_git(
     is_held = footprint_of(host.settings, host.world, order.backend, permissions) is not None
     if not is_held or permissions != "workspace" or order.taken_up:
         return
-    if known := await anyio.to_thread.run_sync(host.world.look_at_git, cwd):
+    if known := await anyio.to_thread.run_sync(host.world.look_at_git, order.attempt, cwd):
         host.runs.keep_git(order.attempt, known)
 
 
