@@ -11,6 +11,7 @@ from tests.support.agents import backend_script, ok
 from tests.support.daemon import Daemon, running
 from tests.support.running_engine import until
 
+from fallbackd.transports.process.runner.landlock import WHOLE_ABI, kernel_abi
 from fallbackd_client.aio import AsyncClient
 
 ASK = r"""
@@ -139,6 +140,22 @@ async def test_work_from_inside_runs_at_the_permissions_of_the_agent(
         calls = (("delegate", work), ("delegate", {**work, "env": {"GIVEN": "value"}}))
         first, second = await asked(daemon, *calls, permissions=own, env={"GIVEN": "value"})
         assert (first["result"]["text"], second["result"]["text"]) == ("helped", "helped")
+
+
+@pytest.mark.parametrize("own", ["read", "workspace"])
+async def test_a_backend_that_is_not_confined_lifts_nothing_inside_a_delegation(
+    own: str, tmp_path: Path
+) -> None:
+    script = 'cat >/dev/null; echo x > "$HOME/by-$$"; echo tried'
+    free = backend_script(tmp_path / "bin", "free", script, more="confine = false\nwritable = []")
+    async with running(tmp_path, config(tmp_path, free)) as daemon:
+        work = {"backend": "free", "prompt": "x", "cwd": str(daemon.work_dir), "wait": "finished"}
+        (answer,) = await asked(daemon, ("delegate", work), permissions=own)
+        assert answer["result"]["text"] == "tried"
+        is_confined = kernel_abi() >= WHOLE_ABI
+        assert bool(list(Path(daemon.env["HOME"]).glob("by-*"))) is not is_confined
+        await daemon.client.call("delegate", {**work, "permissions": own})
+        assert list(Path(daemon.env["HOME"]).glob("by-*"))
 
 
 async def test_others_do_not_exist_for_an_agent_and_its_own_work_does(tmp_path: Path) -> None:

@@ -75,14 +75,17 @@ def work(**changes: Any) -> Work:
     return Work(**given)
 
 
-def of(backend: str, more: str = "", *, abi: int = WHOLE_ABI, **changes: Any) -> Any:
-    return confinement_of(settings(more, abi=abi), WORLD, BackendId(backend), work(**changes))
+def of(
+    backend: str, more: str = "", *, abi: int = WHOLE_ABI, inside: bool = False, **changes: Any
+) -> Any:
+    found = settings(more, abi=abi)
+    return confinement_of(found, WORLD, BackendId(backend), work(**changes), inside=inside)
 
 
-def roots(more: str, *, abi: int = WHOLE_ABI, **changes: Any) -> Work:
+def roots(more: str, *, abi: int = WHOLE_ABI, inside: bool = False, **changes: Any) -> Work:
     text = CONFIG.partition("[backends.codex.env]")[0] + more
     found = settings_of(load(text, path="config.toml"), abi=abi)
-    return with_own_roots(found, WORLD, BackendId("codex"), work(**changes))
+    return with_own_roots(found, WORLD, BackendId("codex"), work(**changes), inside=inside)
 
 
 def test_the_directory_is_written_at_workspace_and_not_at_read() -> None:
@@ -137,7 +140,7 @@ def test_places_named_after_a_program_are_made_for_an_installed_agent(
 @pytest.mark.parametrize("backend", ["claude", "codex", "gemini", "opencode", "numasec", "mine"])
 def test_caches_are_its_own_but_for_those_of_tools_where_it_may_write(backend: str) -> None:
     def copies(permissions: Permissions) -> dict[str, OwnCopy]:
-        found = copies_of(settings(), WORLD, BackendId(backend), permissions)
+        found = copies_of(settings(), WORLD, BackendId(backend), permissions, inside=False)
         return {each.variable: each for each in found}
 
     cargo = "${CARGO_HOME:-~/.cargo}/registry/"
@@ -221,6 +224,30 @@ def test_codex_needs_no_landlock_for_its_places() -> None:
 )
 def test_it_can_be_switched_off_for_all_and_for_one(more: str, confines: dict[str, bool]) -> None:
     assert {name: of(name, more) is not None for name in confines} == confines
+
+
+@pytest.mark.parametrize(
+    "more", ["[defaults]\nconfine = false", "[backends.claude]\nconfine = false"]
+)
+def test_no_configuration_frees_what_is_part_of_other_work(more: str) -> None:
+    assert of("claude", more) is None
+    assert of("claude", more, inside=True, permissions="read").cwd == ""
+    assert of("claude", more, inside=True).cwd == "/w"
+    assert of("claude", more, inside=True, permissions="full") is None
+
+
+def test_codex_is_left_to_itself_inside_other_work_unless_its_command_is_a_configured_one() -> None:
+    off = "[backends.codex]\nconfine = false\n"
+    assert roots(off, inside=True).repositories == ("/w/.git",)
+    assert of("codex", inside=True) is None
+    own = 'command = ["codex", "exec", "--yolo"]\n'
+    text = CONFIG.replace("[backends.codex.env]", f"[backends.codex]\n{own}[backends.codex.env]")
+    found = settings_of(load(text, path="config.toml"), abi=WHOLE_ABI)
+    codex = BackendId("codex")
+    assert confinement_of(found, WORLD, codex, work(), inside=False) is None
+    held = confinement_of(found, WORLD, codex, work(), inside=True)
+    assert held is not None
+    assert held.cwd == "/w"
 
 
 def test_on_a_kernel_that_cannot_nothing_is_asked_of_it() -> None:

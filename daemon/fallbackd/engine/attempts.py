@@ -159,7 +159,8 @@ async def _run(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> Attempt
     if failure is None:
         return ended
     permissions = prepared.delegation.permissions
-    if footprint_of(host.settings, host.world, order.backend, permissions) is not None:
+    inside = bool(prepared.delegation.above)
+    if footprint_of(host.settings, host.world, order.backend, permissions, inside=inside):
         failure = explained(failure)
     if kind.program(options) is not None:
         given = given_variables(host.settings, host.world, order.backend)

@@ -128,7 +128,10 @@ def _can_read_file(
     """Whether it is a program that the kernel does not hold to its own directories."""
     if kind.program(options) is None:
         return False
-    return footprint_of(host.settings, host.world, name, delegation.permissions) is None
+    held = footprint_of(
+        host.settings, host.world, name, delegation.permissions, inside=bool(delegation.above)
+    )
+    return held is None
 
 
 async def _as_own(

@@ -31,38 +31,50 @@ _HINT = ' (it is confined: `writable = ["{place}/"]` in its table lets it write 
 
 
 def footprint_of(
-    settings: Settings, world: World, id: BackendId, permissions: Permissions
+    settings: Settings, world: World, id: BackendId, permissions: Permissions, *, inside: bool
 ) -> Footprint | None:
-    """What is its own where the kernel is to confine it; None: it may do what its user may."""
+    """
+    What is its own where the kernel is to confine it; None: it may do what its user may.
+
+    Args:
+        inside: The work is part of other work, whose limits no configuration of a backend lifts.
+    """
+    found = _held(settings, world, id, permissions, inside=inside)
+    is_able = settings.policy.kernel_confines != "no"
+    return None if found is None or found.confines_itself or not is_able else found
+
+
+def _held(
+    settings: Settings, world: World, id: BackendId, permissions: Permissions, *, inside: bool
+) -> Footprint | None:
+    """What is its own where it is to be confined, by the kernel or by itself."""
     backend = find_backend(settings.policy, id)
     if backend is None or backend.kind not in world.kinds or permissions == "full":
         return None
-    footprint = world.kinds[backend.kind].footprint(settings.options_of(id))
-    is_left = footprint.confines_itself or not settings.policy.confines(backend)
-    return None if is_left else footprint
+    if not (inside or settings.policy.wants_confined(backend)):
+        return None
+    options = settings.options_of(id)
+    footprint = world.kinds[backend.kind].footprint(options)
+    if inside and options.command:  # which may leave out what would have it confine itself
+        return structs.replace(footprint, confines_itself=False)
+    return footprint
 
 
-def with_own_roots(settings: Settings, world: World, id: BackendId, work: Work) -> Work:
+def with_own_roots(
+    settings: Settings, world: World, id: BackendId, work: Work, *, inside: bool
+) -> Work:
     """
     The work of a program that confines its commands itself, with the places that the kernel would
     let another one write to.
     """
-    if not _confines_itself(settings, world, id) or work.permissions != "workspace":
+    held = _held(settings, world, id, work.permissions, inside=inside)
+    if held is None or not held.confines_itself or work.permissions != "workspace":
         return work
     options = settings.options_of(id)
     places = Confinement(cwd=work.cwd, writable=options.writable, toolchains=TOOLCHAINS)
     environ = {**environ_of(settings, world, id), **work.env}
     writable, repositories = world.open_places(places, environ)
     return structs.replace(work, writable=writable, repositories=repositories)
-
-
-def _confines_itself(settings: Settings, world: World, id: BackendId) -> bool:
-    """Not where the configuration leaves all of it to the program."""
-    backend = find_backend(settings.policy, id)
-    if backend is None or backend.kind not in world.kinds:
-        return False
-    wanted = settings.policy.wants_confined(backend)
-    return wanted and world.kinds[backend.kind].footprint(settings.options_of(id)).confines_itself
 
 
 def explained(failure: Failure) -> Failure:
@@ -77,10 +89,10 @@ def explained(failure: Failure) -> Failure:
 
 
 def confinement_of(
-    settings: Settings, world: World, id: BackendId, work: Work
+    settings: Settings, world: World, id: BackendId, work: Work, *, inside: bool
 ) -> Confinement | None:
     """None: its program may do what its user may."""
-    footprint = footprint_of(settings, world, id, work.permissions)
+    footprint = footprint_of(settings, world, id, work.permissions, inside=inside)
     if footprint is None:
         return None
     options = settings.options_of(id)
@@ -113,14 +125,15 @@ def _keys_of_others(settings: Settings, world: World, id: BackendId) -> Iterator
 
 
 def copies_of(
-    settings: Settings, world: World, id: BackendId, permissions: Permissions
+    settings: Settings, world: World, id: BackendId, permissions: Permissions, *, inside: bool
 ) -> tuple[OwnCopy, ...]:
     """The directories of which its program has its own."""
-    footprint = footprint_of(settings, world, id, permissions)
+    caches = own_caches(shared=permissions == "workspace")
+    footprint = footprint_of(settings, world, id, permissions, inside=inside)
     if footprint is not None:
-        return (*own_caches(shared=permissions == "workspace"), *footprint.copies)
-    is_held = permissions != "full" and _confines_itself(settings, world, id)
-    return own_caches(shared=permissions == "workspace") if is_held else ()
+        return (*caches, *footprint.copies)
+    held = _held(settings, world, id, permissions, inside=inside)
+    return caches if held is not None and held.confines_itself else ()
 
 
 def confined(

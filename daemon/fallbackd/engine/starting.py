@@ -16,7 +16,8 @@ from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Entry
-from fallbackd.core.protocol import Call, CommandLine, HttpRequest, Permissions, ServedPrompt, Work
+from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
+from fallbackd.core.records import Delegation
 from fallbackd.core.routing.candidates import shell_of
 from fallbackd.core.watch import Watch
 from fallbackd.core.work.resumption import CONTINUE, not_resumed
@@ -91,7 +92,7 @@ async def begin(
     has_program = kind.program(options) is not None
     place = _laid_out(host, order, prepared, given, works=has_program)
     planted = await _planted(host, order, prepared, kind, options, place) if has_program else {}
-    await _keep_git(host, order, prepared.delegation.permissions, place.cwd)
+    await _keep_git(host, order, prepared.delegation, place.cwd)
     call = _call(
         host, live, prepared, kind, options, given=given, place=place, planted=tuple(planted)
     )
@@ -126,12 +127,11 @@ async def begin(
     return Underway(running=running, before=before, given=given, warnings=warnings)
 
 
-async def _keep_git(
-    host: LiveHost, order: StartAttempt, permissions: Permissions, cwd: str
-) -> None:
+async def _keep_git(host: LiveHost, order: StartAttempt, delegation: Delegation, cwd: str) -> None:
     """Know again what git obeys there: the kernel's rules cannot close it alone."""
-    is_held = footprint_of(host.settings, host.world, order.backend, permissions) is not None
-    if not is_held or permissions != "workspace" or order.taken_up:
+    permissions, inside = delegation.permissions, bool(delegation.above)
+    held = footprint_of(host.settings, host.world, order.backend, permissions, inside=inside)
+    if held is None or permissions != "workspace" or order.taken_up:
         return
     if known := await anyio.to_thread.run_sync(host.world.look_at_git, order.attempt, cwd):
         host.runs.keep_git(order.attempt, known)
@@ -255,7 +255,8 @@ def _call(
         ),
         inherited={name: world.environ[name] for name in kind.reads_env if name in world.environ},
     )
-    work = with_own_roots(host.settings, world, order.backend, work)
+    inside = bool(delegation.above)
+    work = with_own_roots(host.settings, world, order.backend, work, inside=inside)
     try:
         call = kind.start(work, options)
     except NotConfigured as error:
@@ -282,8 +283,8 @@ def _call(
     call = keeping(call, given_variables(host.settings, world, order.backend))
     call = confined(
         call,
-        confinement_of(host.settings, world, order.backend, work),
-        copies_of(host.settings, world, order.backend, work.permissions),
+        confinement_of(host.settings, world, order.backend, work, inside=inside),
+        copies_of(host.settings, world, order.backend, work.permissions, inside=inside),
         cwd_id=delegation.cwd_ids[0] if delegation.cwd_ids else "",
     )
     if isinstance(call, ServedPrompt) and (token := world.gateway_token("")) is not None:
