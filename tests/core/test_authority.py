@@ -115,6 +115,15 @@ def test_its_own_directory_is_its_own_also_where_others_are_withheld() -> None:
     assert isinstance(found, Request)
 
 
+@pytest.mark.parametrize("cwd", ["/w", "/w/state", "/w/state/runs/d2/work"])
+@pytest.mark.parametrize("asked", ["read", "workspace"])
+def test_what_is_withheld_is_so_where_it_lies_in_its_own_directory(cwd: str, asked: Any) -> None:
+    authority = inside(record(permissions="workspace"), withheld=("/w/state",))
+    found = narrowed(authority, Request(permissions=asked, cwd=cwd))
+    assert "/w/state is withheld" in refusal(found)
+    assert isinstance(narrowed(authority, Request(permissions=asked, cwd="/w/sub")), Request)
+
+
 def test_variables_are_passed_on_with_the_values_that_it_was_given() -> None:
     authority = inside(record(), env={"A": "1", "B": "2"})
     assert isinstance(narrowed(authority, Request(env={"A": "1"})), Request)

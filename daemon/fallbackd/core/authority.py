@@ -189,12 +189,14 @@ def narrowed(authority: Authority, asked: Request) -> Request | str:
 
 def _why_not_there(authority: Authority, cwd: str, permissions: Permissions) -> str:
     own = authority.directories
-    if cwd == "" or (own is not None and _is_below_any(cwd, own)):
+    if cwd == "":
         return ""
     for place in authority.withheld:
-        if _is_below(cwd, place) or _is_below(place, cwd):
+        # Private directories lie below a withheld place; their agents may share them.
+        is_shared = any(_is_below(one, place) and _is_below(cwd, one) for one in own or ())
+        if not is_shared and (_is_below(cwd, place) or _is_below(place, cwd)):
             return f"no work from inside a delegation is given {cwd}: {place} is withheld from it"
-    if own is None or permissions == "read":
+    if own is None or permissions == "read" or _is_below_any(cwd, own):
         return ""
     where = ", ".join(own) or "no directory"
     return f"asked for `{permissions}` in {cwd}, this agent may let others write in {where} only"
