@@ -19,6 +19,7 @@ from tests.support.playbook import (
     succeeded,
 )
 
+from fallbackd.core.authority import Authority
 from fallbackd.core.decide import decide
 from fallbackd.core.effects import StartAttempt, StopAttempt
 from fallbackd.core.events import (
@@ -178,6 +179,37 @@ def test_work_from_inside_gets_no_more_by_being_repeated() -> None:
     assert not [one for one in play.decision.effects if isinstance(one, StartAttempt)]
     play.when(delegate("own", role="payer"))
     assert play.peek().active["own"].may == ("answer",)
+
+
+GENEROUS = structs.replace(
+    AB,
+    roles={
+        "free": Role(name="free", chain=(entry("a"),), allow_metered=True, replay="external-ok")
+    },
+    may={"free": ("answer",)},
+)
+
+
+def test_work_from_inside_several_gets_what_each_of_them_may() -> None:
+    both = tuple(map(DelegationId, ("p", "q")))
+    play = Playbook(GENEROUS)
+    play.when(delegate("p", role="free"), delegate("q", backend="a"))
+    play.when(delegate("own", role="free", parent="p", inside=both[:1]))
+    play.when(delegate("k", role="free", parent="p", inside=both))
+    own, found = (play.peek().active[name] for name in ("own", "k"))
+    assert (own.may, own.turn.allow_metered, own.above) == (("answer",), True, ("p",))
+    assert (found.may, found.turn.allow_metered, found.above) == ((), False, ("p", "q"))
+    assert Authority(who="attempt", inside=both).has_begun(found)
+    assert not Authority(who="attempt", inside=both).has_begun(own)
+
+
+def test_work_from_inside_several_of_which_one_has_ended_gets_nothing_of_its_role() -> None:
+    play = Playbook(GENEROUS)
+    play.when(delegate("p", role="free"))
+    gone = tuple(map(DelegationId, ("p", "gone")))
+    play.when(delegate("k", role="free", parent="p", inside=gone))
+    found = play.peek().active["k"]
+    assert (found.may, found.turn.allow_metered, found.replay) == ((), False, "ask")
 
 
 def test_from_inside_a_session_that_was_begun_elsewhere_does_not_exist() -> None:

@@ -114,6 +114,27 @@ async def test_work_from_inside_an_attempt_shares_its_directory(tmp_path: Path) 
         await ended(engine, outer)
 
 
+async def test_work_of_a_process_that_several_share_is_that_of_each(tmp_path: Path) -> None:
+    b = agent("b", script(tmp_path, "b", ANSWERS))
+    async with engine_in(tmp_path, settings(gated(tmp_path), b)) as engine:
+        outer = [
+            await engine.delegate(NewWork(prompt="x", backend="a", permissions="read"))
+            for _ in range(2)
+        ]
+        attempts = [f"{one.delegation}.1" for one in outer]
+        for each in outer:
+            await until(lambda each=each: engine.store.peek().active[each.delegation].running)
+        both, one = engine.authority_of(tuple(attempts)), engine.authority_of((attempts[0],))
+        asked = NewWork(prompt="y", backend="b", permissions="read", request_id="r")
+        made = await engine.delegate(asked, authority=both)
+        assert made.above == tuple(each.delegation for each in outer)
+        assert both.has_begun(made)
+        assert (await engine.delegate(asked, authority=one)).delegation == made.delegation
+        (tmp_path / "go").touch()
+        for each in (made, *outer):
+            await ended(engine, each)
+
+
 async def test_work_from_inside_goes_two_levels_deep(tmp_path: Path) -> None:
     async with engine_in(tmp_path, settings(gated(tmp_path))) as engine:
         parent = None

@@ -48,8 +48,8 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     parent_attempt: AttemptId | None = None
     """The attempt from inside which it comes; None: the one that runs."""
     inside: tuple[DelegationId, ...] = ()
-    """Of work that is repeated: the delegations inside which it was asked for at first. No role
-    gives it more than it had."""
+    """All delegations whose attempts share the process that asks. Of work that is repeated: those
+    inside which it was asked for at first. No role gives it more than they have."""
     client: str | None = None
     orphan_s: float | None = None
     """Stop it after so long without a caller."""

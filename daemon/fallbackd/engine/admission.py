@@ -103,7 +103,14 @@ def digest(work: NewWork) -> str:
     """
     parent = None if work.parent is None else work.parent.partition(".")[0]
     asked = msgspec.structs.replace(
-        work, wait="settled", queue=True, request_id=None, parent=parent, client=None, orphan_s=None
+        work,
+        wait="settled",
+        queue=True,
+        request_id=None,
+        parent=parent,
+        inside=work.inside if parent is None else (),
+        client=None,
+        orphan_s=None,
     )
     return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()
 

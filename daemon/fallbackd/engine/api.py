@@ -73,7 +73,11 @@ class Engine(Performer):
         Raises:
             Refused, NotPermitted, Invalid, Draining, Withdrawn: No delegation exists.
         """
-        work = structs.replace(work, parent=authority.attempt or work.parent)
+        work = structs.replace(
+            work,
+            parent=authority.attempt or work.parent,
+            inside=authority.inside or work.inside,
+        )
         try:
             policy = self.settings.policy
             cwd = work.cwd or policy.defaults.default_cwd

@@ -13,7 +13,7 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.policy import TMUX_SESSION, Entry, Policy, ReplayWord, Role
-from fallbackd.core.records import Delegation
+from fallbackd.core.records import Delegation, Snapshot
 from fallbackd.core.routing.candidates import candidates_for, find_role, own_chain
 from fallbackd.core.turn import Turn
 from fallbackd.core.work.apply import advance, apply
@@ -41,7 +41,7 @@ def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
         model=event.model,
         session=snapshot.session,
     )
-    parent = None if event.parent is None else snapshot.active.get(event.parent)
+    parent = _parent(event, snapshot)
     if (rejected := _not_at_all(case, event, candidates, parent)) is not None:
         return rejected
     opened = _opened(case, event, candidates, parent)
@@ -66,6 +66,43 @@ def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
             WakeAt(at=opened.deadline_at, delegation=event.delegation, purpose="deadline")
         )
     return case.finish()
+
+
+def _parent(event: DelegateRequested, snapshot: Snapshot) -> Delegation | None:
+    """
+    The delegation inside which it is asked for. Where others share the process that asks, it is
+    narrowed to what each of them may.
+    """
+    found = None if event.parent is None else snapshot.active.get(event.parent)
+    if found is None:
+        return None
+    others = tuple(one for one in event.inside if one != event.parent)
+    for name in others:
+        found = _narrowed(found, snapshot.active.get(name))
+    return structs.replace(found, above=(*others, *found.above))
+
+
+def _narrowed(parent: Delegation, other: Delegation | None) -> Delegation:
+    """
+    Args:
+        other: None: it has ended, so that what it may is not known any more.
+    """
+    turn = parent.turn
+    if other is None:
+        turn = structs.replace(turn, allow_metered=False)
+        return structs.replace(parent, may=(), replay="ask", turn=turn)
+    left = other.turn.budget - len(other.attempts)
+    return structs.replace(
+        parent,
+        may=tuple(one for one in parent.may if one in other.may),
+        replay=lower_replay(parent.replay, other.replay),
+        nesting=max(parent.nesting, other.nesting),
+        turn=structs.replace(
+            turn,
+            allow_metered=turn.allow_metered and other.turn.allow_metered,
+            budget=min(turn.budget, left + len(parent.attempts)),
+        ),
+    )
 
 
 def _not_at_all(
@@ -257,10 +294,11 @@ def _not_inside(case: Case, event: DelegateRequested, parent: Delegation | None)
 
 def _not_its_session(case: Case, event: DelegateRequested) -> Decision | None:
     """A session that exists, but for the work from inside which this comes does not."""
-    above = event.inside if event.parent is None else (event.parent,)
-    if not is_hidden(case.snapshot.session, above):
+    nearest = event.inside[:1] if event.parent is None else (event.parent, *event.inside)
+    hidden = [one for one in nearest if is_hidden(case.snapshot.session, (one,))]
+    if not hidden:
         return None
-    why = why_hidden(above[0], event.session)
+    why = why_hidden(hidden[0], event.session)
     return _reject(case, "unknown_session", why, session=event.session)
 
 
