@@ -158,6 +158,20 @@ async def test_a_backend_that_is_not_confined_lifts_nothing_inside_a_delegation(
         assert list(Path(daemon.env["HOME"]).glob("by-*"))
 
 
+async def test_an_agent_that_cannot_be_held_is_not_used_inside_a_delegation_below_full(
+    tmp_path: Path,
+) -> None:
+    hermes = '[backends.hermes]\nkind = "hermes-api"\nbase_url = "http://127.0.0.1:9/v1"\n'
+    async with running(tmp_path, config(tmp_path, hermes)) as daemon:
+        work = {"backend": "hermes", "prompt": "x", "wait": "finished", "failover": False}
+        (answer,) = await asked(daemon, ("delegate", work), permissions="workspace")
+        (attempt,) = answer["result"]["attempts"]
+        evidence = attempt["failure"]["evidence"]
+        assert evidence.startswith("hermes is an agent that cannot be held to `workspace`")
+        health = await daemon.client.call("health", {"action": "get", "target": "hermes"})
+        assert health["health"]["hermes"]["state"] == "healthy"
+
+
 async def test_others_do_not_exist_for_an_agent_and_its_own_work_does(tmp_path: Path) -> None:
     async with running(tmp_path, config(tmp_path)) as daemon:
         work = {"prompt": "x", "backend": "helper", "cwd": str(daemon.work_dir), "wait": "finished"}

@@ -176,8 +176,15 @@ async def _check(
         lost = ", ".join(prepared.missing)
         what = f"the caller's {lost} went with the daemon that was given it"
         raise CannotBegin(cannot_start(host, what, marks=False))
+    delegation = prepared.delegation
+    is_free_agent = kind.endpoint is not None and kind.endpoint.is_hermes
+    if is_free_agent and delegation.above and delegation.permissions != "full":
+        what = (
+            f"{order.backend} is an agent that cannot be held to `{delegation.permissions}`: work"
+            " from inside a delegation uses it at `full` only"
+        )
+        raise CannotBegin(cannot_start(host, what, marks=False))
     if kind.program(options) is not None:
-        delegation = prepared.delegation
         await host.follow_workspaces()
         if (why := host.why_not_there(delegation)) is not None:
             what = f"{delegation.cwd} cannot be worked in any more"
