@@ -298,6 +298,36 @@ credentials = [{label = "account", env = "KEY"}]
         assert "5.0" not in json.dumps(spent)
 
 
+async def test_what_is_said_of_candidates_from_inside_names_no_account_and_no_path(
+    tmp_path: Path,
+) -> None:
+    http = 'kind = "openai-http"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
+    keys = "".join(
+        f'[backends.{name}]\n{http}credentials = [{{label = "account-{name}", env = "{env}"}}]\n'
+        for name, env in (("keyed", "KEY"), ("keyless", "SECRET_VARIABLE"))
+    )
+    async with running(tmp_path, config(tmp_path) + keys, env={"KEY": "k"}) as daemon:
+        work = {"prompt": "x", "backend": "helper", "permissions": "read"}
+        other = await daemon.client.call("delegate", {**work, "wait": "finished"})
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("resolve", {"backend": "keyed"}),
+            ("resolve", {"chain": ["keyless"]}),
+            ("resolve", {"chain": ["codex"]}),
+            ("delegate", {**work, "differs_from": [other["delegation"]]}),
+            ("delegate", {**work, "differs_from": ["d0"]}),
+            ("delegate", {**work, "differs_from": ["d0"] * 101}),
+        ]
+        *answers, known, unknown, many = await asked(daemon, *calls)
+        assert answers[0]["result"]["backend"] == "keyed"
+        assert answers[0]["result"]["turn"] is None
+        assert answers[1]["error"]["data"]["candidates"]
+        for hidden in ("account-", "SECRET_VARIABLE", daemon.env["PATH"]):
+            assert hidden not in json.dumps(answers)
+        said = known["error"]["message"].replace(other["delegation"], "d0")
+        assert said == unknown["error"]["message"]
+        assert "at most 100" in many["error"]["message"]
+
+
 async def test_an_agent_sees_that_backends_are_there_but_no_path_account_or_work_of_others(
     tmp_path: Path,
 ) -> None:

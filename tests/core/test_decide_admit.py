@@ -224,6 +224,12 @@ def test_from_inside_a_session_that_was_begun_elsewhere_does_not_exist() -> None
     assert play.peek().active["m"].above == ("p",)
 
 
+def test_work_from_inside_work_that_has_ended_is_refused() -> None:
+    play = Playbook(AB).when(delegate("k", backend="c", parent="p"))
+    assert rejected(play) == "busy"
+    assert not play.peek().active
+
+
 def test_a_session_in_which_a_person_asks_is_the_persons_from_then_on() -> None:
     play = Playbook(AB).when(delegate("p", backend="a", cwd="/w"))
     play.when(delegate("k", backend="c", parent="p"), started("k.1"), succeeded("k.1"))

@@ -52,16 +52,16 @@ async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> Re
         backend=None if params.backend is None else BackendId(params.backend),
         **_asked(engine, params, caller),
     )
-    found = await callers.resolve(engine, asked, lease=params.lease)
+    found = await callers.resolve(engine, asked, lease=params.lease, authority=authority)
     candidates = tuple(shapes.verdict(one) for one in found.candidates)
     if found.backend is None:
         raise ApiError(
             "refused",
-            none_installed(candidates, caller.host.path)
+            (none_installed(candidates, caller.host.path) if authority.is_person else None)
             or _why(found.retry_at, is_empty=not candidates),
             data={
                 "retry_at": found.retry_at,
-                "candidates": msgspec.to_builtins(candidates),
+                "candidates": candidates,
             },
         )
     return ResolveResult(
@@ -133,7 +133,7 @@ async def report(engine: "Engine", params: ReportParams, caller: Caller) -> Repo
     seen = Reported(
         outcome=params.outcome,
         backend=backend,
-        credential=params.credential,
+        credential=params.credential if authority.is_person else None,
         attempt=None if params.attempt is None else AttemptId(params.attempt),
         lease=None if lease is None else AttemptId(lease),
         started_at=params.started_at,
@@ -150,6 +150,7 @@ async def report(engine: "Engine", params: ReportParams, caller: Caller) -> Repo
         evidence=None if seen_of_it is None else shapes.evidence(seen_of_it),
         asked=params.prompt,
         next_lease=params.next_lease,
+        authority=authority,
     )
     following = answer.next
     return ReportResult(

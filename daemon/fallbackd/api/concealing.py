@@ -5,6 +5,7 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 from fallbackd_client.wire.health_shapes import HealthEntry
+from fallbackd_client.wire.methods.callers import ReportResult, ResolveResult
 from fallbackd_client.wire.methods.daemon import DaemonStatus, StatusResult
 from fallbackd_client.wire.shapes import CandidateVerdict, Failure
 
@@ -12,6 +13,8 @@ T = TypeVar("T")
 _OF_PERSONS: dict[type[Struct], tuple[str, ...]] = {
     CandidateVerdict: ("detail", "credential", "scope", "fix"),
     Failure: ("scope",),
+    ResolveResult: ("credential", "turn"),
+    ReportResult: ("turn",),
     HealthEntry: ("detail", "note", "seen_by", "scopes", "credentials"),
     DaemonStatus: (
         *("config_path", "config_errors", "config_warnings", "state_dir", "store", "troubles"),

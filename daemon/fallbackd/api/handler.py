@@ -60,7 +60,12 @@ class Handler(Generic[P, R]):
         names_one = self.method.who == "own" and "unknown" in self.method.errors
         if names_one and not caller.authority.is_person:
             await _require_own(engine, params, caller)
-        result: R = await self.handle(engine, params, caller)  # type: ignore[misc]
+        try:
+            result: R = await self.handle(engine, params, caller)  # type: ignore[misc]
+        except ApiError as error:
+            if not caller.authority.is_person:
+                error.data = concealed(error.data)
+            raise
         if not caller.authority.is_person:
             result = concealed(result)
         if self.method.promises == "record" and not getattr(params, "only_reads", False):

@@ -83,7 +83,7 @@ class Engine(Performer):
             cwd = work.cwd or policy.defaults.default_cwd
             directory = directory_of(cwd, policy, self.world)
             descent.require_within(work, directory.path, authority, self.settings, self.world)
-            return await self._begin(work, directory, is_wanted)
+            return await self._begin(work, directory, is_wanted, authority)
         except (Refused, NotPermitted, Invalid, Draining):
             # What was taken on before is known whatever keeps it from being taken on now.
             known = await self._same_request(work)
@@ -92,7 +92,11 @@ class Engine(Performer):
             return known
 
     async def _begin(
-        self, work: NewWork, directory: Directory, is_wanted: Callable[[], bool]
+        self,
+        work: NewWork,
+        directory: Directory,
+        is_wanted: Callable[[], bool],
+        authority: Authority,
     ) -> Delegation:
         if self._draining:
             raise Draining
@@ -100,15 +104,12 @@ class Engine(Performer):
         await self.readiness.look_at_candidates(
             backend=work.backend, role=work.role, chain=work.chain
         )
+        differs_from = await authors.families(
+            self.store, self.settings.policy, work.differs_from, authority
+        )
+        seen = self.store.peek()  # when all has been waited for
         event = admit(
-            work,
-            directory,
-            self.settings.policy,
-            self.world,
-            self.store.peek(),
-            differs_from=await authors.families(
-                self.store, self.settings.policy, work.differs_from
-            ),
+            work, directory, self.settings.policy, self.world, seen, differs_from=differs_from
         )
         self.require_room()  # others were accepted meanwhile
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fallbackd.core.authority import PERSON, Authority
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import DelegationId
 from fallbackd.core.policy import Policy
@@ -10,16 +11,23 @@ from fallbackd.core.routing.families import UNKNOWN, family_of, family_of_model,
 from fallbackd.engine.requests import Invalid
 from fallbackd.ports.store import Store
 
+MAX_NAMES = 100
 
-async def families(store: Store, policy: Policy, names: Sequence[str]) -> tuple[str, ...] | None:
+
+async def families(
+    store: Store, policy: Policy, names: Sequence[str], authority: Authority = PERSON
+) -> tuple[str, ...] | None:
     """
     The families that a caller means; None where it names none.
 
     Raises:
-        Invalid: A name is neither a family nor a delegation.
+        Invalid: A name is neither a family nor a delegation that this caller has begun, or there
+            are too many.
     """
     if not names:
         return None
+    if len(names) > MAX_NAMES:
+        raise Invalid(f"differs_from: {len(names)} names are given; give at most {MAX_NAMES}")
     known = known_families(policy)
     found: dict[str, None] = {}
     for name in names:
@@ -27,7 +35,7 @@ async def families(store: Store, policy: Policy, names: Sequence[str]) -> tuple[
             found[name] = None
             continue
         delegation = await store.delegation(DelegationId(name))
-        if delegation is None:
+        if delegation is None or not authority.has_begun(delegation):
             raise Invalid(
                 f"differs_from: {name!r} is neither a delegation nor a family of models; "
                 f"known families are {', '.join(sorted(known))}"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from fallbackd.core.authority import PERSON, Authority
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.case import Case
 from fallbackd.core.changes import Decision
@@ -29,6 +30,7 @@ async def resolve(
     *,
     lease: bool = False,
     outlives: Outlives = "machine",
+    authority: Authority = PERSON,
 ) -> Resolution:
     """
     Args:
@@ -44,7 +46,7 @@ async def resolve(
     )
     event = structs.replace(
         asked,
-        differs_from=await _families(engine, asked.differs_from),
+        differs_from=await _families(engine, asked.differs_from, authority),
         lease=_minted_lease(engine) if lease else None,
         luck=engine.world.luck(),
     )
@@ -61,6 +63,7 @@ async def report(
     asked: str = "",
     next_lease: bool = False,
     outlives: Outlives = "machine",
+    authority: Authority = PERSON,
 ) -> ReportAnswer:
     """
     Args:
@@ -83,7 +86,7 @@ async def report(
         failure=failure,
         has_route=not is_network or engine.world.has_route(),
         next_lease=_minted_lease(engine) if next_lease else None,
-        differs_from=await _families(engine, seen.differs_from),
+        differs_from=await _families(engine, seen.differs_from, authority),
         luck=engine.world.luck(),
     )
     answer = _answered(await engine.handle(event, outlives=outlives))
@@ -103,8 +106,10 @@ def _answered(decision: Decision) -> object:
     return decision.answer
 
 
-async def _families(engine: "Performer", names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    return await authors.families(engine.store, engine.settings.policy, names or ())
+async def _families(
+    engine: "Performer", names: tuple[str, ...] | None, authority: Authority
+) -> tuple[str, ...] | None:
+    return await authors.families(engine.store, engine.settings.policy, names or (), authority)
 
 
 def _minted_lease(engine: "Performer") -> AttemptId:

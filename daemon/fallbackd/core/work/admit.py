@@ -272,15 +272,15 @@ def _without_place(
 
 def _not_inside(case: Case, event: DelegateRequested, parent: Delegation | None) -> Decision | None:
     """Work that comes from inside an attempt which is over, or from too deep inside."""
-    if parent is None:
+    if event.parent is None:
         return None
-    if not _is_inside(event, parent):
+    if parent is None or not _is_inside(event, parent):
         return _reject(
             case,
             "busy",
-            f"the attempt of {parent.delegation} from which this comes has ended or is being "
+            f"the attempt of {event.parent} from which this comes has ended or is being "
             "stopped; nothing new is started for it",
-            delegation=parent.delegation,
+            delegation=event.parent,
         )
     if parent.nesting >= case.policy.defaults.max_nesting:
         return _reject(
