@@ -292,6 +292,8 @@ async def test_fifty_calls_at_once_run_no_more_agents_than_the_host_may(tmp_path
             with anyio.fail_after(HANG_S):
                 while await states() != ["queued"] * 47 + ["running"] * 3:
                     await anyio.sleep(0.02)
+                while not (told := daemon.home / "counts").exists() or "3" not in told.read_text():
+                    await anyio.sleep(0.02)
             (daemon.home / "goes").touch()
         assert found == await states() == ["succeeded"] * 50
         counts = [int(one) for one in (daemon.home / "counts").read_text().split()]

@@ -89,7 +89,7 @@ async def test_a_stopped_runner_holds_up_no_cancel_no_deadline_and_no_end_of_the
         name = await begun(1)
         ended = await daemon.client.call("delegation.cancel", {"delegation": name})
         assert ended["state"] == "cancelled"
-        name = await begun(2, timeout_s=1.0)
+        name = await begun(2, timeout_s=5.0)
         ended = await daemon.client.call("delegation.wait", {"delegation": name})
         assert (ended["state"], ended["failure"]["detail"]) == ("failed", "deadline")
         await begun(3)

@@ -1,13 +1,14 @@
 """Where a failure is judged: what is long to read, beside the event loop."""
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
 import pytest
 
-from fallbackd.classify import common_rules, languages, model
 from fallbackd.core.protocol import Evidence
-from fallbackd.engine.judging import LARGE_CHARS, get_ready, off_the_loop
+from fallbackd.engine.judging import LARGE_CHARS, off_the_loop
 
 SMALL: list[Any] = [None, "no", {"error": {"message": "slow down", "code": 429}}, [{"error": "x"}]]
 LARGE: list[Any] = [
@@ -39,9 +40,17 @@ async def test_an_error_that_is_compared_with_a_long_request_is_judged_beside() 
     assert found != threading.get_ident()
 
 
+FIRST = """
+from fallbackd.engine.judging import get_ready
+assert get_ready()
+from fallbackd.classify import common_rules, languages, model
+needed = (common_rules.screen, languages.stems, model.usable)
+print([one.cache_info().currsize for one in needed])
+"""
+
+
 def test_what_the_first_verdict_needs_is_built_before_it() -> None:
-    needed = (common_rules.screen, languages.stems, model.usable)
-    for one in needed:
-        one.cache_clear()
-    assert get_ready()
-    assert [one.cache_info().currsize for one in needed] == [1, 1, 1]
+    ran = subprocess.run(  # a process that has judged nothing yet
+        [sys.executable, "-c", FIRST], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "[1, 1, 1]\n"
