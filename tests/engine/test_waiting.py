@@ -185,6 +185,18 @@ async def test_one_session_has_one_delegation_at_a_time(tmp_path: Path) -> None:
         assert again.state == "succeeded"
 
 
+async def test_work_that_waited_for_its_directory_keeps_its_session(tmp_path: Path) -> None:
+    async with engine_in(tmp_path, settings(gated(tmp_path))) as engine:
+        first, second = [
+            await engine.delegate(NewWork(prompt="x", backend="a", session=name, cwd=str(tmp_path)))
+            for name in ("one", "two")
+        ]
+        assert (first.state, second.state) == ("running", "queued")
+        (tmp_path / "go").touch()
+        assert (await ended(engine, second)).state == "succeeded"
+        assert (await engine.session("two")).current == "a"
+
+
 async def test_the_same_request_is_the_same_delegation(tmp_path: Path) -> None:
     async with engine_in(tmp_path, settings(gated(tmp_path))) as engine:
         asked = NewWork(prompt="x", backend="a", request_id="r1")

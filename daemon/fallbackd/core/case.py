@@ -70,7 +70,8 @@ class Case:
         self._is_session_lost = False
         if snapshot.delegation is not None and snapshot.session is None:
             self._session = session_of(snapshot.delegation, now=now)
-            self._is_session_lost = True
+            # Work that has only waited so far has none yet.
+            self._is_session_lost = bool(snapshot.delegation.attempts)
         self._other_delegations: dict[DelegationId, Delegation] = {}
         self._other_sessions: list[Session] = []
         self._dropped: list[DropSession] = []
