@@ -70,15 +70,14 @@ def names_of_tools(body: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_an_agent_that_was_handed_work_cannot_hand_it_on(tmp_path: Path, name: str) -> None:
+async def test_an_agent_that_was_handed_work_may_hand_it_on(tmp_path: Path, name: str) -> None:
     async with scene(tmp_path) as s:
         install(name, s)
         s.provider.behave(name, "ok", text=ANSWER)
         done = await s.delegate(name)
         assert ANSWER in done["text"]
         offered = [names_of_tools(one.body) for one in s.provider.calls(name, kind="main")]
-    assert any("fallbackd" in one for one in offered), offered  # it has the server
-    assert not any("Returns the answer, which backend gave it" in one for one in offered)
+    assert any("Returns the answer, which backend gave it" in one for one in offered), offered
 
 
 @pytest.mark.parametrize("name", CLIENTS)

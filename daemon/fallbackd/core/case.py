@@ -385,13 +385,21 @@ class Case:
     def _records(self) -> Iterator[Change]:
         """The session and the delegation, where they differ from those of the snapshot."""
         seen = self.snapshot
-        if not self._is_session_lost and self._session not in (None, seen.session):
+        delegation: Delegation | None = getattr(self, "delegation", None)
+        if self._session not in (None, seen.session) and self._keeps_session(delegation):
             assert self._session is not None
             yield PutSession(self._session)
         yield from self._dropped
-        delegation: Delegation | None = getattr(self, "delegation", None)
         if delegation is not None and delegation != seen.delegation:
             yield PutDelegation(delegation)
+
+    def _keeps_session(self, delegation: Delegation | None) -> bool:
+        if self._is_session_lost:
+            return False
+        if delegation is None or self.snapshot.delegation is None or self.snapshot.session:
+            return True
+        # Work that waits for another holds no session: it begins it with its first attempt.
+        return bool(delegation.attempts) or not (delegation.blocked_by or delegation.is_ended)
 
     def _other_records(self) -> Iterator[Change]:
         yield from (PutSession(one) for one in self._other_sessions)
