@@ -56,6 +56,8 @@ def held(connection: socket.socket) -> Iterator[int]:
         yield pid
         if _has_exited(handle):
             raise _exited()
+    except ProcessLookupError as error:  # from reading what /proc says of it
+        raise _exited() from error
     finally:
         os.close(handle)
 
@@ -85,7 +87,10 @@ def _pidfd(connection: socket.socket, pid: int) -> int:
             raise _exited() from error
         if error.errno != errno.ENOPROTOOPT:
             raise
-    return os.pidfd_open(pid)
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError as error:
+        raise _exited() from error
 
 
 def client_of(peer: PeerCredentials) -> str | None:
