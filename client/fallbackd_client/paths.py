@@ -1,4 +1,4 @@
-"""Where the daemon's socket is, and what clients keep beside its records."""
+"""Paths of the daemon's socket, and of what clients keep beside its records."""
 
 import os
 

@@ -107,7 +107,7 @@ def test_remotes_branches_and_names_stay(repository: Path) -> None:
     known = look(str(repository))
     git(repository, "remote", "add", "origin", "https://example.com/x.git")
     git(repository, "config", "branch.update-hooks.remote", "origin")
-    git(repository, "config", "user.name", "Somebody")
+    git(repository, "config", "user.name", "A Name")
     git(repository, "commit", "-q", "--allow-empty", "-m", "more")
     assert put_back(known) == ()
     assert "origin" in git(repository, "remote")

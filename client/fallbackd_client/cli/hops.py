@@ -86,7 +86,7 @@ def _name(hop: dict[str, Json], end: str) -> str:
 
 
 def _failures(hop: dict[str, Json], delegation: dict[str, Json]) -> list[dict[str, Json]]:
-    """Of the attempts at the backend that was left."""
+    """Failures of the attempts at the backend that was left."""
     attempts = delegation.get("attempts") or []
     found = [one.get("failure") for one in attempts if one.get("backend") == hop.get("from")]
     return [one for one in found if isinstance(one, dict)]

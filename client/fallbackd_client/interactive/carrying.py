@@ -224,7 +224,7 @@ def _make(written: Rendered, said: Sequence[Utterance], own: Path, place: Path) 
 
 
 def _unsupported(environ: Mapping[str, str]) -> str:
-    """Why this version of opencode takes no conversation; empty: it does, or says no version."""
+    """A reason why this opencode takes no conversation; empty: it does, or says no version."""
     with contextlib.suppress(subprocess.SubprocessError, OSError):
         ran = subprocess.run(
             ["opencode", "--version"],

@@ -82,7 +82,7 @@ def report(event: Mapping[str, Json], socket: str | None) -> str | None:
 
 
 _BY_ITSELF = re.compile(r"\busage limit has reset\b", re.IGNORECASE)
-"""In the prompt that is sent at the reset (claude 2.1.332)."""
+"""Words of the prompt that is sent at the reset (claude 2.1.332)."""
 
 
 def hold(session: str, agent: str) -> None:

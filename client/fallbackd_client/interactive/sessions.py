@@ -63,7 +63,7 @@ def newest(
 
 
 def unread(agents: Iterable[str], environ: Mapping[str, str], *, home: str) -> list[str]:
-    """Why the sessions of agents are not read, one sentence for each."""
+    """Reasons why sessions of agents are not read, one sentence for each."""
     where = places(environ, home)
     return [why for one in agents if (why := AGENTS[one].why_unread(where[one]))]
 

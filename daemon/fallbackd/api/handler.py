@@ -4,24 +4,43 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from fallbackd.api.concealing import concealed
 from fallbackd.api.errors import ApiError
 from fallbackd.api.host import Caller
 from fallbackd_client.wire.envelope import Method
+from fallbackd_client.wire.health_shapes import HealthEntry
+from fallbackd_client.wire.methods.callers import ReportResult, ResolveResult
+from fallbackd_client.wire.methods.daemon import DaemonStatus, StatusResult
+from fallbackd_client.wire.shapes import CandidateVerdict, Failure
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine
 
 P = TypeVar("P", bound=Struct)
 R = TypeVar("R")
+T = TypeVar("T")
 
 GRANTED_BY: dict[str, tuple[str, ...]] = {
     "question.list": ("answer",),
     "question.answer": ("answer",),
 }
 """Methods for a person that a role may be allowed by `may`, with the words that do."""
+
+_OF_PERSONS: dict[type[Struct], tuple[str, ...]] = {
+    CandidateVerdict: ("detail", "credential", "scope", "fix"),
+    Failure: ("scope",),
+    ResolveResult: ("credential", "turn"),
+    ReportResult: ("turn",),
+    HealthEntry: ("detail", "note", "seen_by", "scopes", "credentials"),
+    DaemonStatus: (
+        *("config_path", "config_errors", "config_warnings", "state_dir", "store", "troubles"),
+        "path",
+    ),
+    StatusResult: ("programs", "toolchains", "readiness", "plans", "share"),
+}
+"""Fields that keep their defaults for a process inside an attempt: paths and accounts of others."""
+
 
 Handle = Callable[["Engine", P, Caller], R | Awaitable[R]]
 
@@ -111,3 +130,26 @@ async def _require_own(engine: "Engine", params: Any, caller: Caller) -> None:
         await engine.delegation(delegation, authority)
     elif (session := getattr(params, "session", None)) is not None:
         await engine.session(session, authority)
+
+
+def concealed(value: T) -> T:
+    """The same without them, at any depth."""
+    found: object = value
+    match value:
+        case Struct():
+            hidden = _OF_PERSONS.get(type(value), ())
+            plain = {one.name: one for one in structs.fields(type(value))}
+            changed = {
+                name: plain[name].default_factory()
+                if callable(plain[name].default_factory)
+                else plain[name].default
+                for name in hidden
+            }
+            for name in plain.keys() - changed.keys():
+                changed[name] = concealed(getattr(value, name))
+            found = structs.replace(value, **changed)
+        case tuple():
+            found = tuple(concealed(one) for one in value)
+        case dict():
+            found = {name: concealed(one) for name, one in value.items()}
+    return found  # type: ignore[return-value] # of the same type

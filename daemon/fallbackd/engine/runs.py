@@ -218,9 +218,13 @@ class Runs:
         _write_new(f"{self.attempt_path(attempt)}/given", data)
 
     def given(self, attempt: AttemptId) -> bytes | None:
+        return self._read(attempt, "given", MAX_REQUEST_BYTES)
+
+    def _read(self, attempt: AttemptId, name: str, max_bytes: int) -> bytes | None:
         try:
-            path = f"{self.attempt_path(attempt)}/given"
-            return privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES)
+            return privatefile.read_file(
+                f"{self.attempt_path(attempt)}/{name}", max_bytes=max_bytes
+            )
         except OSError:
             return None
 
@@ -230,11 +234,7 @@ class Runs:
             _write_new(f"{self.attempt_path(attempt)}/git", data)
 
     def git(self, attempt: AttemptId) -> bytes:
-        try:
-            path = f"{self.attempt_path(attempt)}/git"
-            return privatefile.read_file(path, max_bytes=MAX_GIT_BYTES)
-        except OSError:
-            return b""
+        return self._read(attempt, "git", MAX_GIT_BYTES) or b""
 
     def keep_pinned(self, attempt: AttemptId, data: bytes) -> None:
         """What an attempt has found at its start. Without room it is known as long as this runs."""
@@ -242,11 +242,7 @@ class Runs:
             _write_new(f"{self.attempt_path(attempt)}/pinned", data)
 
     def pinned(self, attempt: AttemptId) -> bytes | None:
-        try:
-            path = f"{self.attempt_path(attempt)}/pinned"
-            return privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES)
-        except OSError:
-            return None
+        return self._read(attempt, "pinned", MAX_REQUEST_BYTES)
 
     def keep_planted(self, data: bytes) -> None:
         """What attempts have left that later ones must not obey. As `keep_pinned`."""

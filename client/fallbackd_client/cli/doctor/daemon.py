@@ -141,7 +141,7 @@ def look_at_file(machine: Machine, service: Service) -> list[Finding]:
 
 
 def _troubles(daemon: dict[str, Json]) -> list[Finding]:
-    """What it says itself, but for what another look reports: places, the gateway, versions."""
+    """Findings of its own, but for what another look reports: places, the gateway, versions."""
     return [
         Finding(
             "daemon",

@@ -18,7 +18,7 @@ _OURS = re.compile(r"fallbackd|opencode-plugin/src/index\.ts")
 
 
 def unsupported_version(machine: Machine, program: str) -> str:
-    """Why the version of a program cannot be used; empty: it can, or is no opencode."""
+    """A sentence on a version that cannot be used; empty: it can, or is no opencode."""
     path = machine.which(program) if program == "opencode" else None
     return unsupported(machine.run(path, "--version").out) if path is not None else ""
 

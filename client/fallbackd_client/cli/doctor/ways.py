@@ -35,7 +35,7 @@ _NAMED = {
     "Emacs": ("*/emacs*/*",),
     "Neovim": ("*/nvim.*",),
 }
-"""By their usual sockets; the first that fits counts."""
+"""Programs by their usual sockets; the first that fits counts."""
 _VARIABLES = {
     "SSH_AUTH_SOCK": "ssh-agent",
     "DBUS_SESSION_BUS_ADDRESS": "D-Bus",
@@ -46,7 +46,7 @@ _VARIABLES = {
     "WEZTERM_UNIX_SOCKET": "wezterm",
     "NVIM": "Neovim",
 }
-"""What names the socket of such a program where it is elsewhere."""
+"""Variables that name the socket of such a program where it is elsewhere."""
 _LISTENS = 0x10000
 """`__SO_ACCEPTCON` among the flags of a socket. Source: `unix_seq_show` of Linux."""
 _SCOPED = (6, 12)

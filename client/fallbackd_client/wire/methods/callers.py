@@ -172,7 +172,7 @@ class ReportParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     evidence: Evidence | None = None
     """What the caller saw; required for a failure to be understood."""
     prompt: str = ""
-    """What was asked: nothing of it is kept where the provider repeats it in its error."""
+    """The prompt of the call: nothing of it is kept where the provider repeats it in its error."""
     usage: TokenUsage | None = None
     """Tokens and cost of the call."""
 

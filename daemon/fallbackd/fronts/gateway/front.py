@@ -29,7 +29,7 @@ from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.room import no_room
 from fallbackd.fronts.gateway.server import GatewayServer
 from fallbackd.fronts.gateway.settings import Bounds, Rules
-from fallbackd.fronts.gateway.stored import StoredAnswers, stored_call
+from fallbackd.fronts.gateway.stored import StoredAnswers, StoredCall, stored_call
 from fallbackd.lib.peercred import peer
 from fallbackd.ports.passing import PassOn
 
@@ -155,13 +155,7 @@ class GatewayFront:
             return
         stored = stored_call(request.method, request.path, request.query)
         if stored is not None:
-            if not asker.is_person:
-                text = "only a person may ask for stored responses; you are asking from"
-                raise Refusal(403, f"{text} {asker.place}", "denied")
-            given = await line.body(self._limits.max_body_bytes)
-            if given is None:
-                raise self._too_long()
-            await self._stored.answer(stored, request.headers, given, line)
+            await self._stored_one(stored, request, line, asker)
             return
         if is_get:
             await self._looked_up(request, line)
@@ -173,6 +167,28 @@ class GatewayFront:
             raise routes.nothing_at(request.path, request.port)
         if not guard.is_json(request.headers):
             raise Refusal(415, "the Content-Type must be application/json", "content_type")
+        await self._exchanged(route, request, line, mode, asker)
+
+    async def _stored_one(
+        self, call: StoredCall, request: HeadIn, line: RequestLine, asker: Authority
+    ) -> None:
+        if not asker.is_person:
+            text = "only a person may ask for stored responses; you are asking from"
+            raise Refusal(403, f"{text} {asker.place}", "denied")
+        given = await line.body(self._limits.max_body_bytes)
+        if given is None:
+            raise self._too_long()
+        await self._stored.answer(call, request.headers, given, line)
+
+    async def _exchanged(
+        self,
+        route: routes.Destination,
+        request: HeadIn,
+        line: RequestLine,
+        mode: ApiMode,
+        asker: Authority,
+    ) -> None:
+        """Answer a call by the first backend that can."""
         body = await self._body(request, line)
         if self._engine.is_draining:
             raise Refusal(503, DRAINS, "draining")

@@ -59,14 +59,19 @@ def asks_as(
     attempts = [found for one in given if (found := _attempt_of(one, token or "")) is not None]
     named = meet(map(authority_in, attempts)) if attempts else None
     if asker is None:
-        if named is None:
-            text = "the token is not the one of this endpoint: fallbackd-client gateway env"
-            return Denied(401, text)
-        return named if named.inside else Denied(401, f"the token is of no use: {named.why}")
+        return _by_token_alone(named)
     if named is None or not set(named.inside) <= set(asker.inside):
         text = f"you are asking from {asker.place}: send the token of its attempt, which"
         return Denied(401, f"{text} FALLBACKD_GATEWAY_TOKEN holds")
     return meet((asker, named))
+
+
+def _by_token_alone(named: Authority | None) -> Authority | Denied:
+    if named is None:
+        return Denied(
+            401, "the token is not the one of this endpoint: fallbackd-client gateway env"
+        )
+    return named if named.inside else Denied(401, f"the token is of no use: {named.why}")
 
 
 def deny(method: str, headers: Headers, *, port: int | None) -> Denied | None:

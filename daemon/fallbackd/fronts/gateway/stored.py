@@ -196,15 +196,7 @@ async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
     watch = SealedWatch("responses") if is_sealed(head) else AnswerWatch("responses")
     body = bytearray()
     with anyio.move_on_after(SILENCE_S) as silence:
-        while (piece := await passed.read()) is not None:
-            body += piece
-            if len(body) > passage.MAX_WHOLE_BYTES:
-                raise way.failed("what it sends is longer than any answer")
-            if not way.caller.holds(len(body)):
-                raise no_room()
-            watch.feed(piece)
-            if goes_on and watch.is_stream:
-                break
+        await _read_into(body, passed, watch, way, until_stream=goes_on)
     if goes_on and watch.is_stream:
         await _streamed(passed, head, way, bytes(body))
         return True
@@ -220,6 +212,31 @@ async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
     await way.begin(head, length=len(told))
     await way.caller.send(told)
     return head.status < 300
+
+
+async def _read_into(
+    body: bytearray,
+    passed: PassedOn,
+    watch: AnswerWatch | SealedWatch,
+    way: _Way,
+    *,
+    until_stream: bool,
+) -> None:
+    """
+    Read to the end, or until events are seen to come.
+
+    Raises:
+        Refusal: It is longer than any answer, or there is no room for it.
+    """
+    while (piece := await passed.read()) is not None:
+        body += piece
+        if len(body) > passage.MAX_WHOLE_BYTES:
+            raise way.failed("what it sends is longer than any answer")
+        if not way.caller.holds(len(body)):
+            raise no_room()
+        watch.feed(piece)
+        if until_stream and watch.is_stream:
+            return
 
 
 async def _streamed(passed: PassedOn, head: HttpResponse, way: _Way, begun: bytes) -> None:
