@@ -48,9 +48,9 @@ os.wait(); os.wait()
 
 _FORKED = """
 import os, sys
-parent = os.getpid()
 if not os.fork():
     {first}
+    parent = os.getpid()
     if os.fork():
         os._exit(0)
     while os.getppid() == parent:
@@ -63,13 +63,14 @@ ORPHAN_HERE = _FORKED.format(first="")
 
 
 @contextmanager
-def process(code: str, *arguments: str) -> Iterator[tuple[int, str]]:
+def process(code: str, *arguments: str, new_session: bool = False) -> Iterator[tuple[int, str]]:
     """(its pid, its first line) of a Python program that ends when its input does."""
     with subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=new_session,
     ) as made:
         assert made.stdin is not None
         assert made.stdout is not None
@@ -132,11 +133,23 @@ def test_an_orphan_is_a_persons_as_long_as_no_runner_was_killed() -> None:
             runner_above(orphan.pid, {}, lost_since=orphan.start)
 
 
-def test_a_process_of_a_session_before_the_killed_runner_is_a_persons() -> None:
-    with process(ORPHAN_HERE) as (_, line):
-        first = tree.process(os.getpid())
-        assert first is not None
-        assert runner_above(int(line), {}, lost_since=first.start + 1) is None
+@pytest.mark.parametrize("is_outside", [False, True], ids=["leader", "of another namespace"])
+def test_a_process_of_a_session_before_the_killed_runner_is_a_persons(
+    monkeypatch: pytest.MonkeyPatch, *, is_outside: bool
+) -> None:
+    with process(ORPHAN_HERE, new_session=True) as (leader, line):
+        seen = tree.process
+
+        def look(pid: int) -> tree.Process | None:
+            found = seen(pid)
+            if found is None:
+                return None
+            # The kernel names the session 0 where its leader is in none of this namespace.
+            session = 0 if is_outside and found.session == leader else found.session
+            return found._replace(session=session, start=0 if pid == leader else found.start + 1)
+
+        monkeypatch.setattr(tree, "process", look)
+        assert runner_above(int(line), {}, lost_since=1) is None
 
 
 def test_a_process_whose_parent_has_exited_stays_below_its_reaper() -> None:

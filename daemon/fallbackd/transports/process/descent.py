@@ -108,8 +108,9 @@ def _may_be_left(line: Sequence[tree.Process], since: int) -> bool:
     if not younger:
         return False
     top = younger[-1]
+    # A session whose leader is in another namespace has the number 0: no attempt can make one.
     leader = tree.process(top.session)
-    is_of_older_session = leader is not None and leader.start < since
+    is_of_older_session = top.session == 0 or (leader is not None and leader.start < since)
     return top.parent in _reapers() and not is_of_older_session
 
 
