@@ -34,7 +34,7 @@ PLANTED = {
     ),
     "conversations know neither the daemon nor the client": (
         "fallbackd_conversations.turns",
-        "fallbackd.lib.homes",
+        "fallbackd.lib.directories",
     ),
     "fronts do not know each other": (
         "fallbackd.fronts.gateway.routes",

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fallbackd.backends.codex_rollout import read
-from fallbackd.backends.sessions import PlanWindow, SessionSeen
+from fallbackd.backends.codex_cli import read
+from fallbackd.backends.spec import PlanWindow, SessionSeen
 from fallbackd_conversations import codex
 from fallbackd_conversations.turns import Utterance
 

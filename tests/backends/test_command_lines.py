@@ -10,7 +10,7 @@ import pytest
 
 from fallbackd.backends import KINDS, codex_cli
 from fallbackd.backends.commands import MENTIONS_ESCAPED
-from fallbackd.backends.outside_words import LEAVES
+from fallbackd.backends.outside import LEAVES
 from fallbackd.backends.spec import Options
 from fallbackd.classify.classifier import classify
 from fallbackd.core.failures import NO_CONVERSATION

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from fallbackd.backends import KINDS
-from fallbackd.backends.earlier import turns
+from fallbackd.backends.http_answers import turns
 from fallbackd.backends.spec import Options
 from fallbackd.core.protocol import HttpRequest, Work
 from fallbackd_conversations.turns import ToolUse, Utterance

@@ -13,11 +13,12 @@ from tests.support.provider_frames import (
     responses_frames,
 )
 
-from fallbackd.backends.api_errors import error_body, error_event
 from fallbackd.backends.passage import (
     MODES,
     AnswerWatch,
     Unreadable,
+    error_body,
+    error_event,
     forwarded,
     read_body,
     with_model,

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from fallbackd.backends import KINDS
+from fallbackd.backends.outside import MAX_REFUSED, call_words
 from fallbackd.backends.spec import Options
-from fallbackd.backends.tool_calls import MAX_REFUSED, call_words
 from fallbackd.core.protocol import Chunk, ProcessExit, Reply
 
 ANSWER = "I could not push."

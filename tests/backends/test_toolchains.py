@@ -4,7 +4,7 @@ import pytest
 
 from fallbackd.backends.toolchains import TOOLCHAINS
 from fallbackd.core.protocol import Toolchain
-from fallbackd.lib.homes import expand
+from fallbackd.lib.directories import expand
 
 HOME = "/home/me"
 RUN_OR_OBEYED_LATER = (

@@ -3,8 +3,8 @@
 import pytest
 
 from fallbackd.classify.classifier import classify
-from fallbackd.classify.learning import Lesson, can_learn, learn
 from fallbackd.classify.model import Additions, Model, shipped, weights
+from fallbackd.classify.weighing import Lesson, can_learn, learn
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fallbackd.classify.reset_fields import read_span
 from fallbackd.classify.reset_time import read_sentence, seconds_until_reset
-from fallbackd.classify.reset_values import read_span
 
 NOW = 1785578400.0
 """2026-08-01 10:00:00 UTC, a Saturday."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fallbackd.backends import KINDS
 from fallbackd.classify.classifier import classify
-from fallbackd.classify.stack_frames import without_frames
+from fallbackd.classify.error_lines import without_frames
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence
 

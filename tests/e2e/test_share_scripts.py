@@ -18,8 +18,7 @@ from fallbackd.core.share.records import (
     join,
 )
 from fallbackd.ports.share import Card, Failing, Leased, ShareReading
-from fallbackd.stores.share_redis.link import ShareAddress
-from fallbackd.stores.share_redis.store import RedisShare
+from fallbackd.stores.share_redis.store import RedisShare, ShareAddress
 
 SCOPE = ScopeId("quota:plan")
 LIMIT_S = 30.0

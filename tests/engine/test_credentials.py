@@ -16,7 +16,7 @@ from fallbackd.core.ids import ScopeId
 from fallbackd.core.protocol import CredentialRef
 from fallbackd.core.records import Delegation
 from fallbackd.engine.api import Engine
-from fallbackd.stores.codec import encode
+from fallbackd.stores.writes import encode
 from fallbackd.transports.secrets import SecretSources
 
 BY_KEY = """cat >/dev/null

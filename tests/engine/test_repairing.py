@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from fallbackd.backends.http_kinds import HTTP_KINDS
+from fallbackd.backends.http_calls import HTTP_KINDS
 from fallbackd.backends.repairs import words_of
 from fallbackd.backends.spec import Options
 from fallbackd.core.ids import BackendId, DelegationId, SessionId

@@ -3,9 +3,9 @@ import sys
 
 LOOK = """
 import ctypes, resource
-from fallbackd.lib import coredump
+from fallbackd.lib import heap
 resource.setrlimit(resource.RLIMIT_CORE, (1024, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-before = coredump.forbid()
+before = heap.forbid_core_dumps()
 print(before, resource.getrlimit(resource.RLIMIT_CORE)[0], ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
 """
 PR_GET_DUMPABLE = 3

@@ -1,7 +1,6 @@
 from msgspec import Struct
 
-from fallbackd.lib.fielddocs import field_docs
-from fallbackd.lib.schemas import described_components
+from fallbackd.lib.schemas import described_components, field_docs
 
 
 class Parent(Struct):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fallbackd.lib.homes import expand
+from fallbackd.lib.directories import expand
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 
-from fallbackd.lib.listeners import listens
+from fallbackd.lib.processes import listens
 
 LISTEN = """
 import socket, sys

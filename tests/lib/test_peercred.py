@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fallbackd.lib.peercred import SO_PEERPIDFD, PeerCredentials, held, peer
+from fallbackd.lib.processes import SO_PEERPIDFD, PeerCredentials, held, peer
 
 
 def test_the_peer_is_the_process_that_connected() -> None:

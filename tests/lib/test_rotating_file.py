@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fallbackd.lib.rotating_file import RotatingFile
+from fallbackd.lib.privatefile import RotatingFile
 
 
 def mode(path: Path) -> int:

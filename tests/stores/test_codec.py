@@ -7,7 +7,7 @@ from tests.stores.records import NOW, a_delegation, a_note, a_session, a_story, 
 from fallbackd.core.changes import Note, PutStory
 from fallbackd.core.health.record import Health
 from fallbackd.core.records import Delegation, Hop, Session, Verdict
-from fallbackd.stores.codec import Undecodable, decode, encode
+from fallbackd.stores.writes import Undecodable, decode, encode
 
 HOP = Hop(at=NOW, from_backend="a", to_backend="b", trigger="reactive", reason="rate_limit")
 

@@ -6,9 +6,9 @@ from tests.stores.records import NOW, a_note, a_session
 
 from fallbackd.core.changes import Decision, PutSession
 from fallbackd.core.records import Keys, Snapshot
-from fallbackd.stores.commit import Commit, CommitRequest
 from fallbackd.stores.database import Database
 from fallbackd.stores.mirror import Draft, Mirror
+from fallbackd.stores.sqlite import Commit, CommitRequest
 from fallbackd.stores.writes import writes_of
 
 

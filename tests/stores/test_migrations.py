@@ -14,8 +14,7 @@ from fallbackd.core.rescue import Message
 from fallbackd.core.turn import MadeMark, Tried, Turn
 from fallbackd.stores import opening
 from fallbackd.stores.loading import open_sqlite
-from fallbackd.stores.migrations import MIGRATIONS
-from fallbackd.stores.opening import StoreTooNew
+from fallbackd.stores.opening import MIGRATIONS, StoreTooNew
 
 DATA = Path(__file__).parent / "data"
 NEXT = (

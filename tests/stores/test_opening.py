@@ -15,8 +15,7 @@ from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.ports.store import StoreUnwritable
 from fallbackd.stores import open_store
 from fallbackd.stores.loading import open_sqlite
-from fallbackd.stores.migrations import SCHEMA_VERSION
-from fallbackd.stores.opening import StoreTooNew
+from fallbackd.stores.opening import SCHEMA_VERSION, StoreTooNew
 from fallbackd.stores.sqlite import SqliteStore
 
 DATA = Path(__file__).parent / "data"

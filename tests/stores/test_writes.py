@@ -5,8 +5,7 @@ from tests.stores.records import a_meter, a_note, a_session, a_story, an_ended, 
 
 from fallbackd.core.changes import DropSession, PutDelegation, PutHealth, PutMeter, PutSession
 from fallbackd.core.ids import SessionId
-from fallbackd.stores.codec import encode
-from fallbackd.stores.writes import Writes, writes_of
+from fallbackd.stores.writes import Writes, encode, writes_of
 
 
 def test_each_change_becomes_its_row() -> None:

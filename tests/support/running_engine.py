@@ -23,7 +23,7 @@ from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings, Transports, World
 from fallbackd.engine.live import Progress
 from fallbackd.engine.requests import NewWork
-from fallbackd.lib.procenv import read_variables
+from fallbackd.lib.processes import read_variables
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Transport

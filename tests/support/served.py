@@ -23,7 +23,7 @@ from fallbackd.core.protocol import (
     ServedPrompt,
     ToolStarted,
 )
-from fallbackd.lib.procenv import read_variables
+from fallbackd.lib.processes import read_variables
 from fallbackd.ports.transport import Running, Unsent
 from fallbackd.transports.opencode.server import ServerLimits
 from fallbackd.transports.opencode.transport import ServedTransport

@@ -21,8 +21,7 @@ from fallbackd.engine.api import Engine
 from fallbackd.engine.peers import Grouping, Shared
 from fallbackd.engine.sharing import Sharing
 from fallbackd.ports.share import Share
-from fallbackd.stores.share_redis.link import ShareAddress
-from fallbackd.stores.share_redis.store import RedisShare
+from fallbackd.stores.share_redis.store import RedisShare, ShareAddress
 
 HANG_S = 90.0
 PLAN = ScopeId("quota:plan")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fallbackd.lib.unanswered import unanswered
+from fallbackd.lib.processes import unanswered
 from fallbackd.ports.opencode import Written
 from fallbackd.transports.opencode.whose import OF_PROGRAMS, ProcessOwners, command_of
 

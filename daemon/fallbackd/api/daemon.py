@@ -18,7 +18,7 @@ from fallbackd.config.programs import known_programs
 from fallbackd.core.records import Delegation
 from fallbackd.engine.credentials import kept_back
 from fallbackd.engine.requests import Draining
-from fallbackd.lib.homes import places
+from fallbackd.lib.directories import places
 from fallbackd.ports.store import Selection
 from fallbackd_client.wire.methods.daemon import (
     DAEMON_DRAIN,

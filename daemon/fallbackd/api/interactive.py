@@ -8,7 +8,7 @@ from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.health_view import health_entries, health_entry
 from fallbackd.api.host import Caller
-from fallbackd.backends.sessions import PlanWindow
+from fallbackd.backends.spec import PlanWindow
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.routing.candidates import candidates_for
 from fallbackd.engine import interactive

@@ -19,7 +19,7 @@ from fallbackd.core import records as state
 from fallbackd.core.rescue import Rescue
 from fallbackd.engine.opencode import Watched
 from fallbackd.engine.requests import Unknown
-from fallbackd.lib.listeners import listens
+from fallbackd.lib.processes import listens
 from fallbackd_client.wire.methods.opencode import (
     OPENCODE_ANNOUNCE,
     OPENCODE_ANSWER,

@@ -9,7 +9,7 @@ import structlog
 
 from fallbackd.config.fallback_file import LOGS, Fallbacks
 from fallbackd.config.read_opencode import Opencode
-from fallbackd.lib.rotating_file import RotatingFile
+from fallbackd.lib.privatefile import RotatingFile
 
 DEFAULT = f"{LOGS}/model-fallback.log"
 _SUBJECTS = ("server", "session", "fallback", "rescue", "replay", "event", "notice", "fact")

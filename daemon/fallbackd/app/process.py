@@ -15,7 +15,7 @@ from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
 from fallbackd.app.state import claim_state
 from fallbackd.fronts.rpc.endpoint import EndpointTaken, EndpointUnusable, SocketEndpoint
-from fallbackd.lib import coredump, heap
+from fallbackd.lib import heap
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.stores.opening import StoreTooNew
 
@@ -39,7 +39,7 @@ def run(
 ) -> int:
     """Serve until a signal. Returns the exit status."""
     umask = os.umask(0o077)
-    core_bytes = coredump.forbid()
+    core_bytes = heap.forbid_core_dumps()
     heap.keep_large_blocks_apart()
     _raise_descriptor_limit()
     held: list[int] = []

@@ -100,11 +100,10 @@ class SharingService:
         if (why := trouble_of(url)) is not None:
             return None, f"the variable {config.url_env} {why}"
         try:
-            link = importlib.import_module("fallbackd.stores.share_redis.link")
             store = importlib.import_module("fallbackd.stores.share_redis.store")
         except ImportError:
             return None, f"the client for Valkey and Redis is not installed: {INSTALL}"
-        address = link.ShareAddress(
+        address = store.ShareAddress(
             url=url,
             ca_file=_expanded(config.ca_file),
             cert_file=_expanded(config.cert_file),

@@ -30,12 +30,11 @@ from fallbackd.engine.environment import Settings, Transports, World
 from fallbackd.engine.leftovers import list_directories
 from fallbackd.engine.taught import Taught
 from fallbackd.fronts.opencode.front import OpencodeFront
-from fallbackd.lib import peercred, privatefile
+from fallbackd.lib import privatefile
 from fallbackd.lib.clock import Instant, SystemClock
 from fallbackd.lib.descriptors import has_room, shortage
-from fallbackd.lib.procenv import read_variables
+from fallbackd.lib.processes import client_socket, held, read_variables
 from fallbackd.lib.secretvalues import SecretValues
-from fallbackd.lib.unanswered import client_socket
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Running, Transport, Unsent
 from fallbackd.stores import open_store
@@ -250,7 +249,7 @@ def build(
 
     def authority_of(connection: sockets.socket) -> Authority:
         try:
-            with peercred.held(connection) as pid:
+            with held(connection) as pid:
                 attempts = served.attempts_above(pid)
         except OSError as error:
             why = error.strerror or str(error)

@@ -8,7 +8,7 @@ from fallbackd.backends import (
     numasec_cli,
     opencode_cli,
 )
-from fallbackd.backends.http_kinds import HTTP_KINDS
+from fallbackd.backends.http_calls import HTTP_KINDS
 from fallbackd.backends.signatures import LATER, ONLY_READ
 from fallbackd.backends.spec import BackendKind, Endpoint
 from fallbackd.classify.rules import Rule

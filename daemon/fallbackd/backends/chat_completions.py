@@ -1,14 +1,22 @@
-"""The dialect that most servers speak: OpenAI's chat completions."""
+"""
+OpenAI's chat completions, the dialect of most servers, and `/api/chat` of older Hermes agents.
+
+The latter takes one message, answers with one whole text, and has the key inside the body. It is
+used for a `base_url` that ends so, or with `api_mode = "hermes_chat"`.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
-from fallbackd.backends.earlier import as_messages
-from fallbackd.backends.http_answers import HttpParser
-from fallbackd.backends.http_endings import native_end
-from fallbackd.backends.http_shapes import numbered, states_error
+from fallbackd.backends.http_answers import (
+    HttpParser,
+    as_messages,
+    native_end,
+    numbered,
+    states_error,
+)
 from fallbackd.backends.lines import cost, count, fields, tool_key, words
-from fallbackd.backends.tool_calls import started
+from fallbackd.backends.outside import started
 from fallbackd.core.protocol import Observation, ToolEnded, Usage
 from fallbackd_conversations.turns import Utterance
 
@@ -140,3 +148,35 @@ def _content(content: object) -> str:
     if isinstance(content, list):
         return "".join(words(fields(part).get("text")) for part in content)
     return words(content)
+
+
+SOURCE = "fallbackd"
+"""Who asks, for the agent's own log."""
+
+_ANSWER_KEYS = ("response", "reply", "answer", "message", "text", "content", "output", "result")
+
+
+def hermes_body(*, prompt: str) -> dict[str, Any]:
+    return {"message": prompt, "source": SOURCE}
+
+
+class HermesChatParser(HttpParser):
+    """A text, or JSON with a text in one of a few fields."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_whole = True
+
+    def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
+        return []
+
+    def read_whole(self, value: dict[str, Any]) -> None:
+        if value.get("ok") is False or value.get("success") is False:
+            self.fails({"error": value})
+            return
+        found = (value.get(key) for key in _ANSWER_KEYS)
+        self.read_plain(next((one for one in found if isinstance(one, str)), ""))
+
+    def read_plain(self, text: str) -> None:
+        self.texts.append(text)
+        self.answered = self.has_ended = True

@@ -13,14 +13,25 @@ Source: recorded runs of codex 0.169.0. It has no time-out on response headers a
 network without an end, so silence and `waiting for network` are the engine's to bound. It retries
 on two levels: a request up to 4 times without a word (3 s), then the stream up to 5 times, each
 time with a line.
+
+While a person works it writes `sessions/Y/M/D/rollout-….jsonl`:
+
+| line | means |
+| --- | --- |
+| `session_meta`, the first | whose session it is: `"source":"exec"` is one of a program |
+| `event_msg` `token_count` | figures of the plan, in `rate_limits` |
+| `event_msg` `task_complete` | the end of a turn; with `error`, it failed |
+| `turn_context` | the model of a turn |
 """
 
 import re
 import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from fallbackd.backends import codex_rollout
-from fallbackd.backends.codex_signatures import RULES, evidence_of
+import msgspec
+
 from fallbackd.backends.commands import (
     command_line,
     encode_json,
@@ -30,12 +41,24 @@ from fallbackd.backends.commands import (
     resumes,
 )
 from fallbackd.backends.lines import CliParser, count, fields, status_in, words
-from fallbackd.backends.sessions import SessionFiles
-from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, ProjectFiles, Setup
-from fallbackd.backends.tool_calls import call_words, started, with_refused
+from fallbackd.backends.outside import call_words, started, with_refused
+from fallbackd.backends.spec import (
+    BackendKind,
+    Footprint,
+    Login,
+    Options,
+    PlanWindow,
+    ProjectFiles,
+    SessionFiles,
+    SessionSeen,
+    Setup,
+)
+from fallbackd.classify.rules import Rule
+from fallbackd.core.failures import NO_CONVERSATION, Reason
 from fallbackd.core.protocol import (
     Call,
     Conversation,
+    Evidence,
     GivenUp,
     Observation,
     Output,
@@ -47,6 +70,219 @@ from fallbackd.core.protocol import (
     Usage,
     Work,
 )
+from fallbackd_conversations.codex import owner_of
+
+
+def evidence_of(error: dict[str, Any]) -> Evidence:
+    """
+    Read the message of an error and its typed kind, where there is one.
+
+    The kind is a word, or an object whose only key is the word: `{"httpConnectionFailed":
+    {"httpStatusCode": 503}}`. A status says more than that word, and an unknown word says nothing.
+    """
+    message = words(error.get("message"))
+    kind = error.get("codexErrorInfo") or error.get("codex_error_info")
+    status = status_in(message)
+    if isinstance(kind, dict):
+        kind, inner = next(iter(kind.items()), ("", None))
+        for name in ("httpStatusCode", "http_status_code"):
+            stated = fields(inner).get(name)
+            status = stated if isinstance(stated, int) and stated >= 400 else status
+        kind = kind if status is None else ""
+    word = words(kind).replace("_", "").lower()
+    return Evidence(
+        text=message,
+        stream="jsonl",
+        code=word if word in _TYPED_WORDS else None,
+        http_status=status,
+    )
+
+
+_TYPED = (
+    Rule(
+        id="codex-typed-context",
+        reason=Reason.CONTEXT_OVERFLOW,
+        codes=("contextwindowexceeded",),
+    ),
+    Rule(id="codex-typed-plan", reason=Reason.USAGE_LIMIT, codes=("usagelimitexceeded",)),
+    Rule(id="codex-typed-throttle", reason=Reason.RATE_LIMIT, codes=("ratelimitexceeded",)),
+    Rule(
+        id="codex-typed-load",
+        reason=Reason.OVERLOADED,
+        codes=("serveroverloaded", "flexunavailable", "policycapacityunavailable"),
+    ),
+    Rule(id="codex-typed-model", reason=Reason.MODEL_NOT_FOUND, codes=("modelnotfound",)),
+    Rule(
+        id="codex-typed-safety",
+        reason=Reason.CONTENT_POLICY,
+        codes=("cyberpolicy", "misalignmentpolicyviolation"),
+    ),
+    Rule(
+        id="codex-typed-policy",
+        reason=Reason.PROVIDER_POLICY,
+        codes=("inferencehookdenied",),
+    ),
+    Rule(id="codex-typed-login", reason=Reason.AUTH, codes=("unauthorized",)),
+    Rule(
+        id="codex-typed-network",
+        reason=Reason.NETWORK,
+        codes=(
+            "httpconnectionfailed",
+            "responsestreamconnectionfailed",
+            "responsestreamdisconnected",
+        ),
+    ),
+    Rule(id="codex-typed-fault", reason=Reason.SERVER_ERROR, codes=("internalservererror",)),
+)
+"""The kinds that the program itself names; `codex exec` 0.169.0 prints none of them yet."""
+_TYPED_WORDS = frozenset(word for rule in _TYPED for word in rule.codes)
+
+RULES = (
+    *_TYPED,
+    Rule(
+        id="codex-warning",
+        reason=Reason.UNKNOWN,
+        opens=True,
+        pattern=r"(?:■|ERROR:|stream error:|unexpected status|Error:)\s*",
+        streams=("stderr", "unknown"),
+    ),
+    Rule(
+        id="codex-plan-limit",
+        reason=Reason.USAGE_LIMIT,
+        pattern=r"You've hit your usage limit|The usage limit has been reached",
+        codes=("usage_limit_reached", "usage_not_included"),
+    ),
+    Rule(
+        id="codex-quota",
+        reason=Reason.BILLING,
+        pattern=r"Quota exceeded\. Check your plan",
+    ),
+    Rule(
+        id="codex-capacity",
+        reason=Reason.OVERLOADED,
+        pattern=r"Selected model is at capacity|We're currently experiencing high demand",
+    ),
+    Rule(
+        id="codex-context",
+        reason=Reason.CONTEXT_OVERFLOW,
+        pattern=r"Codex ran out of room in the model's",
+    ),
+    Rule(
+        id="codex-resume",
+        reason=Reason.SESSION,
+        detail=NO_CONVERSATION,
+        pattern=r"thread/resume failed:|thread \S+ already has an active writer",
+    ),
+    Rule(
+        id="codex-config",
+        reason=Reason.NOT_CONFIGURED,
+        pattern=r"Error loading config\.toml|Missing environment variable:"
+        r"|Not inside a trusted directory"
+        r"|Model provider `[^`]*` not found",
+    ),
+    Rule(
+        id="codex-login",
+        reason=Reason.AUTH,
+        pattern=r"Your access token could not be refreshed|Not logged in|Please (?:log"
+        r"|sign)(?: ?in|ing in) again",
+    ),
+    Rule(
+        id="codex-model-for-login",
+        reason=Reason.MODEL_NOT_FOUND,
+        pattern=r"model is not supported when using Codex",
+    ),
+)
+
+
+FRESH_S = 60.0
+"""It is heard of within seconds."""
+
+
+def read(head: bytes, lines: Sequence[bytes], now: float) -> SessionSeen:
+    """
+    Ignores sessions that a program runs, since that program judges them, and old failures, since
+    a session that is opened again repeats its last one.
+    """
+    if owner_of(head) == "program":
+        return SessionSeen()
+    windows: tuple[PlanWindow, ...] = ()
+    turn: str | None = None
+    failure: Evidence | None = None
+    model: str | None = None
+    worked_at: float | None = None
+    for at, kind, event in _events(lines, now):
+        if kind == "turn_context":
+            model = words(event.get("model")) or None
+            continue
+        match event.get("type"):
+            case "token_count":
+                # Of one model alone (`limit_id`), they say nothing of the plan.
+                limits = fields(event.get("rate_limits"))
+                if words(limits.get("limit_id")) in ("", "codex") and (new := _windows(limits)):
+                    windows, worked_at = new, at
+            case "task_started":
+                turn, failure = None, None
+            case "task_complete":
+                error = fields(event.get("error"))
+                turn = words(event.get("turn_id")) or None
+                failure = _with_reset(evidence_of(error), windows) if error else None
+                if words(event.get("last_agent_message")) and not error:
+                    worked_at = at
+    if failure is not None or any(one.is_spent for one in windows):
+        worked_at = None
+    return SessionSeen(
+        turn=turn, failure=failure, windows=windows, worked_at=worked_at, model=model
+    )
+
+
+def _events(lines: Sequence[bytes], now: float) -> Iterator[tuple[float, str, dict[str, Any]]]:
+    for line in lines:
+        if b'"event_msg"' not in line and b'"turn_context"' not in line:
+            continue
+        try:
+            found = msgspec.json.decode(line)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            continue
+        kind = words(found.get("type")) if isinstance(found, dict) else ""
+        if kind not in ("event_msg", "turn_context"):
+            continue
+        at = _instant(words(found.get("timestamp")))
+        if at is not None and abs(now - at) <= FRESH_S:
+            yield at, kind, fields(found.get("payload"))
+
+
+def _instant(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _windows(limits: Mapping[str, Any]) -> tuple[PlanWindow, ...]:
+    found = []
+    for name in ("primary", "secondary"):
+        one = fields(limits.get(name))
+        used, minutes, at = (
+            _number(one.get(key)) for key in ("used_percent", "window_minutes", "resets_at")
+        )
+        if used is not None and minutes:
+            found.append(PlanWindow(window_s=minutes * 60, used_percent=used, resets_at=at or None))
+    return tuple(found)
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < 1e12 else None
+
+
+def _with_reset(evidence: Evidence, windows: tuple[PlanWindow, ...]) -> Evidence:
+    """With the instant at which a spent window begins anew: the sentence has but the minute."""
+    ends = [one.resets_at for one in windows if one.is_spent and one.resets_at is not None]
+    if evidence.code != "usagelimitexceeded" or not ends:
+        return evidence
+    body = {"error": {"type": "usage_limit_reached", "resets_at": max(ends)}}
+    return msgspec.structs.replace(evidence, body=body)
+
 
 CONFIG = "${CODEX_HOME:-~/.codex}/config.toml"
 _HOME = "CODEX_HOME"
@@ -314,5 +550,5 @@ KIND = BackendKind(
     counts_conversation=True,
     structured=True,
     footprint=lambda _: _FOOTPRINT,
-    sessions=SessionFiles(place="${CODEX_HOME:-~/.codex}/sessions", read=codex_rollout.read),
+    sessions=SessionFiles(place="${CODEX_HOME:-~/.codex}/sessions", read=read),
 )

@@ -4,9 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fallbackd.backends.earlier import turns
-from fallbackd.backends.http_answers import HttpParser
-from fallbackd.backends.http_shapes import numbered, states_error
+from fallbackd.backends.http_answers import HttpParser, numbered, states_error, turns
 from fallbackd.backends.lines import count, fields, words
 from fallbackd.core.protocol import Observation, Usage
 from fallbackd_conversations.turns import Utterance

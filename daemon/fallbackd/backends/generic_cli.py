@@ -11,7 +11,7 @@ import msgspec
 
 from fallbackd.backends.commands import encode_prompt, substitute
 from fallbackd.backends.lines import CliParser, fields, status_in, words
-from fallbackd.backends.outside_words import SHELLS
+from fallbackd.backends.outside import SHELLS
 from fallbackd.backends.spec import BackendKind, Footprint, Options
 from fallbackd.classify.error_json import read_body
 from fallbackd.core.protocol import (

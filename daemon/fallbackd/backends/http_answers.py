@@ -8,15 +8,16 @@ event before that sign could be read. Whatever else comes (an error inside of a 
 200, a damaged event, a page of HTML, a redirect) is evidence.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 import msgspec
+from msgspec import Struct
 
-from fallbackd.backends.http_endings import DONE, Shortfall, is_broken_off, shortfall
-from fallbackd.backends.http_shapes import is_page, is_readable, redirected, states_error
-from fallbackd.backends.lines import read_object, without_process
+from fallbackd.backends.lines import count, fields, read_object, without_process, words
+from fallbackd.classify.error_json import is_error
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import (
@@ -39,6 +40,192 @@ from fallbackd.core.protocol import (
 )
 from fallbackd.lib import foreign_json
 from fallbackd.lib.sse import EventReader, ServerSentEvent
+from fallbackd_conversations.turns import Utterance
+from fallbackd_conversations.words import whole
+
+DONE = b"[DONE]"
+"""The last event of a stream of chat completions; gateways send it behind other dialects too."""
+MISMATCH = "mismatch"
+"""Ours: the text that the API repeats at the end is not the one that it sent."""
+
+IN_BACKGROUND = "in_background"
+"""Ours: the answer is not there yet, or not any more, and may be asked for by its id."""
+
+
+class Shortfall(Struct, frozen=True):
+    code: str
+    """For the rules of `http_answers`."""
+    text: str
+
+
+_OUTPUT_LIMIT = Shortfall(
+    "output_limit",
+    "the answer was cut off at the limit of output tokens: raise max_output_tokens",
+)
+_CONTEXT = Shortfall(
+    "model_context_window_exceeded", "prompt and answer do not fit into the model's context"
+)
+
+_CUT_AT_LENGTH = frozenset({"length", "max_tokens", "max_output_tokens"})
+_OUT_OF_CONTEXT = frozenset({"model_context_window_exceeded", "model_length"})
+_FILTERED = frozenset(
+    {
+        "blocklist",
+        "content_filter",
+        "image_safety",
+        "language",
+        "prohibited_content",
+        "recitation",
+        "refusal",
+        "safety",
+        "sensitive",
+        "spii",
+    }
+)
+_UNFINISHED: Mapping[str, str] = {
+    "function_call": "the model called a tool that was not offered",
+    "malformed_function_call": "the model called a tool that was not offered",
+    "pause_turn": "the model paused in the middle of its turn",
+    "tool_calls": "the model called a tool that was not offered",
+    "tool_use": "the model called a tool that was not offered",
+    "unexpected_tool_call": "the model called a tool that was not offered",
+}
+_BROKEN_OFF = frozenset(
+    {
+        "abort",
+        "cancelled",
+        "error",
+        "failed",
+        "finish_reason_unspecified",
+        "incomplete",
+        "network_error",
+        "other",
+        "unknown",
+    }
+)
+_VAGUE = frozenset({"finish_reason_unspecified", "incomplete", "other", "unknown"})
+"""Of them, those that say little in the place of a provider's own word."""
+_NO_CAPACITY = "insufficient_system_resource"
+"""The same for want of capacity."""
+
+
+def is_broken_off(word: str) -> bool:
+    """A word for an end that is none, such as `error`: what came before it is not an answer."""
+    return _plain(word) in _BROKEN_OFF or _plain(word) == _NO_CAPACITY
+
+
+def native_end(word: str, native: str) -> str:
+    """
+    The word that counts where an aggregator gives its own and that of the provider behind it: it
+    calls a generation that broke there a `stop`.
+    """
+    return native if is_broken_off(native) and _plain(native) not in _VAGUE else word
+
+
+def _plain(word: str) -> str:
+    return word.lower().partition(":")[0].strip()
+
+
+def shortfall(
+    finish_word: str, *, refusal: str = "", has_open_call: bool = False
+) -> Shortfall | None:
+    """
+    What an answer lacks by the vendor's own word for its end; None: nothing.
+
+    Args:
+        refusal: The model's own words, where it refused instead of answering.
+        has_open_call: The answer ends with the call of a tool, whatever the word says.
+    """
+    word = _plain(finish_word)
+    if word in _CUT_AT_LENGTH:
+        return _OUTPUT_LIMIT
+    if word in _FILTERED or refusal:
+        return Shortfall("filtered_answer", f"the provider withheld the answer: {refusal or word}")
+    if word in _OUT_OF_CONTEXT:
+        return _CONTEXT
+    if word in _BROKEN_OFF:
+        return Shortfall("broken_generation", f"the answer broke off: {word}")
+    if word == _NO_CAPACITY:
+        return Shortfall("no_capacity", f"the answer broke off: {word}")
+    if word == MISMATCH:
+        return Shortfall("malformed_response", "the answer is not the one that its end repeats")
+    if word == IN_BACKGROUND:
+        return Shortfall("answer_in_background", "the answer is made in the background")
+    if word in _UNFINISHED or has_open_call:
+        why = _UNFINISHED.get(word, _UNFINISHED["tool_calls"])
+        return Shortfall("unfinished_answer", f"the answer is not finished: {why}")
+    return None
+
+
+_PAGE = re.compile(r"\s{0,100}<(?:!doctype|html|head|body|title|center|h1|\?xml|!--)", re.I)
+
+
+def states_error(value: dict[str, Any]) -> bool:
+    """A JSON object that says of itself that it is an error."""
+    names = (value.get("type"), value.get("object"))
+    return bool(value.get("error")) or "error" in names or is_error(value)
+
+
+def is_readable(event: ServerSentEvent) -> bool:
+    """Whether it can be read at all."""
+    data = event.data.strip()
+    return event.name == "error" or data == DONE or read_object(data) is not None
+
+
+def is_page(text: str) -> bool:
+    """Whether it is a page for browsers."""
+    return bool(_PAGE.match(text.removeprefix("\ufeff")))
+
+
+def redirected(exit: HttpResponse) -> Evidence:
+    """A redirect is not followed: it would carry the key to an address that is not configured."""
+    place = words(exit.headers.get("location")).partition("?")[0][:300] or "nowhere"
+    return Evidence(
+        text=f"the server redirects to {place}, which is not followed: "
+        "set base_url to the address of the API itself",
+        stream="http",
+        http_status=exit.status,
+        code="redirected",
+    )
+
+
+def numbered(choices: object) -> list[tuple[int, dict[str, Any]]]:
+    """The choices or candidates of an answer, each with its index."""
+    found = list(map(fields, choices)) if isinstance(choices, list) else []
+    return [
+        (at if one.get("index") is None else count(one.get("index")), one)
+        for at, one in enumerate(found)
+    ]
+
+
+def first_choice(value: dict[str, Any]) -> dict[str, Any]:
+    return next((one for _, one in numbered(value.get("choices"))), {})
+
+
+def turns(
+    earlier: Sequence[Utterance], prompt: str
+) -> Iterator[tuple[Literal["user", "assistant"], str]]:
+    """
+    What was said, then the prompt. Roles alternate, as some of the APIs demand.
+
+    Tools of other programs are text here: no request offers them.
+    """
+    role: Literal["user", "assistant"] = "user"
+    texts: list[str] = []
+    for one in (*earlier, Utterance(role="user", text=prompt)):
+        text = whole(one, between="\n\n")
+        if one.role != role and texts:
+            yield role, "\n\n".join(texts)
+            texts = []
+        role = one.role
+        texts.append(text)
+    yield role, "\n\n".join(texts)
+
+
+def as_messages(earlier: Sequence[Utterance], prompt: str) -> list[dict[str, Any]]:
+    """The shape that OpenAI's chat completions and Anthropic's messages share."""
+    return [{"role": role, "content": text} for role, text in turns(earlier, prompt)]
+
 
 MAX_WHOLE_BYTES = 32 * 1024 * 1024
 MAX_ERROR_BYTES = 256 * 1024

@@ -8,6 +8,10 @@ Which dialect an HTTP API speaks, and the request that asks it.
                                                          own host
     generate_content   …/models/M:streamGenerateContent  google-http; Google's own host
     chat_completions   …/chat/completions                everything else
+
+Each kind of HTTP backend is a row of `HTTP_KINDS`. `openai-http` is every server that offers
+OpenAI's API; the URL may say that it is another one. `hermes-api` speaks chat completions, with
+events of its own about the tools that it runs; older versions know only `/api/chat`.
 """
 
 import re
@@ -18,17 +22,65 @@ from urllib.parse import SplitResult, quote, urlsplit
 import msgspec
 from msgspec import Struct
 
-from fallbackd.backends import (
-    chat_completions,
-    embeddings,
-    generate_content,
-    hermes_chat,
-    messages,
-    responses,
+from fallbackd.backends import chat_completions, generate_content, messages, responses
+from fallbackd.backends.chat_completions import HermesChatParser
+from fallbackd.backends.http_answers import RULES, HttpParser
+from fallbackd.backends.lines import cost, count, fields
+from fallbackd.backends.signatures import ANTHROPIC, GOOGLE, OPENAI, OPENROUTER
+from fallbackd.backends.spec import ApiMode, BackendKind, Endpoint, NotConfigured, Options
+from fallbackd.classify.rules import Rule
+from fallbackd.core.protocol import (
+    CREDENTIAL,
+    CredentialRef,
+    HttpRequest,
+    Observation,
+    Tls,
+    Usage,
+    Work,
 )
-from fallbackd.backends.http_answers import HttpParser
-from fallbackd.backends.spec import ApiMode, Endpoint, NotConfigured, Options
-from fallbackd.core.protocol import CREDENTIAL, CredentialRef, HttpRequest, Tls, Work
+
+EMBEDS = frozenset({"embeddings", "embedContent", "batchEmbedContents"})
+"""The actions that ask for them, by `passage.Passage.side`."""
+
+
+def same_vectors(one: str, other: str) -> bool:
+    """
+    Whether two names are of one model, whose vectors can be compared. A vendor in front of the name
+    says nothing, and what follows it may be another edition.
+    """
+    return _family(one) == _family(other)
+
+
+def _family(model: str) -> str:
+    return model.lower().rpartition("/")[2].removesuffix(":latest")
+
+
+class EmbeddingsParser(HttpParser):
+    """The numbers, or their bytes in base64, are not read: they have to be there."""
+
+    def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
+        return []
+
+    def read_whole(self, value: dict[str, Any]) -> None:
+        found = value.get("data", value.get("embeddings"))
+        items = [value] if "embedding" in value else found
+        if not isinstance(items, list):
+            return
+        self.answered = self.has_ended = True
+        self.has_other = bool(items) and all(_has_vector(fields(one)) for one in items)
+        used = fields(value.get("usage"))
+        google = fields(value.get("usageMetadata"))
+        tokens = count(used.get("prompt_tokens")) or count(used.get("total_tokens"))
+        self.usage = Usage(
+            input_tokens=tokens or count(google.get("promptTokenCount")),
+            cost_usd=cost(used),
+        )
+
+
+def _has_vector(item: dict[str, Any]) -> bool:
+    found = item.get("embedding", item.get("values"))
+    return bool(found.get("values") if isinstance(found, dict) else found)
+
 
 MODES: Mapping[str, ApiMode] = {
     "chat_completions": "chat_completions",
@@ -109,8 +161,8 @@ def parser_of(mode: ApiMode, side: str = "") -> HttpParser:
     Args:
         side: See `passage.Passage`.
     """
-    if side in embeddings.EMBEDS:
-        return embeddings.EmbeddingsParser()
+    if side in EMBEDS:
+        return EmbeddingsParser()
     match mode:
         case "responses":
             return responses.ResponsesParser()
@@ -136,7 +188,7 @@ def ask(endpoint: Endpoint, work: Work, options: Options) -> HttpRequest:
     request = request_to(endpoint, work.credential, work.inherited, options, mode=mode)
     if mode == "hermes_chat" and endpoint.is_hermes:
         has_key = request.credential is not None
-        body = hermes_chat.body(prompt=work.prompt)
+        body = chat_completions.hermes_body(prompt=work.prompt)
         request = msgspec.structs.replace(
             request, secret_fields={"key": CREDENTIAL} if has_key else {}, secret_headers={}
         )
@@ -394,3 +446,73 @@ _GENERATE = re.compile(r"/models(?:/([^/:]+)(?::(?:stream)?generatecontent)?)?$"
 
 def _is_codex(parts: SplitResult) -> bool:
     return parts.hostname == "chatgpt.com" and "/backend-api/codex" in parts.path
+
+
+def http_kind(name: str, endpoint: Endpoint, *rules: Rule) -> BackendKind:
+    """A kind made of its address and the failure signatures of the provider there."""
+
+    def start(work: Work, options: Options) -> HttpRequest:
+        return ask(endpoint, work, options)
+
+    def models(work: Work, options: Options) -> HttpRequest:
+        return ask_models(endpoint, work, options)
+
+    def parser(options: Options) -> HttpParser:
+        mode = mode_of(endpoint, options)
+        if mode == "hermes_chat" and endpoint.is_hermes:
+            return HermesChatParser()
+        return parser_of(mode)
+
+    return BackendKind(
+        name=name,
+        start=start,
+        parser=parser,
+        models=models,
+        rules=(*RULES, *rules),
+        endpoint=endpoint,
+        reads_env=endpoint.keys or KEYS,
+        is_plain=lambda options: mode_of(endpoint, options) == "hermes_chat",
+        structured=True,
+        takes_messages=lambda options: mode_of(endpoint, options) != "hermes_chat",
+    )
+
+
+HTTP_KINDS = (
+    http_kind(
+        "anthropic-http",
+        Endpoint(
+            base_url="https://api.anthropic.com", mode="messages", vendors=("anthropic", "claude")
+        ),
+        *ANTHROPIC,
+    ),
+    http_kind(
+        "google-http",
+        Endpoint(
+            base_url="https://generativelanguage.googleapis.com/v1beta",
+            mode="generate_content",
+            vendors=("gemini", "google"),
+        ),
+        *GOOGLE,
+    ),
+    http_kind(
+        "hermes-api",
+        Endpoint(
+            base_url="http://127.0.0.1:8088",
+            model="hermes",
+            keys=("HERMES_API_KEY", "API_SERVER_KEY"),
+            vendors=("hermes",),
+            is_hermes=True,
+        ),
+    ),
+    http_kind(
+        "openai-http",
+        Endpoint(base_url="https://api.openai.com/v1", vendors=("openai",)),
+        *OPENAI,
+        *ANTHROPIC,
+    ),
+    http_kind(
+        "openrouter-http",
+        Endpoint(base_url="https://openrouter.ai/api/v1", vendors=("openrouter",)),
+        *OPENROUTER,
+    ),
+)

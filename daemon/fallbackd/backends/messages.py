@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fallbackd.backends.earlier import as_messages
-from fallbackd.backends.http_answers import HttpParser
-from fallbackd.backends.http_shapes import states_error
+from fallbackd.backends.http_answers import HttpParser, as_messages, states_error
 from fallbackd.backends.lines import cost, count, fields, words
 from fallbackd.core.protocol import Observation, Usage
 from fallbackd_conversations.turns import Utterance

@@ -27,7 +27,7 @@ from fallbackd.backends.commands import (
 )
 from fallbackd.backends.lines import CliParser, fields, words
 from fallbackd.backends.opencode_server import OpencodeEventReader
-from fallbackd.backends.outside_words import LEAVES
+from fallbackd.backends.outside import LEAVES
 from fallbackd.backends.spec import BackendKind, Footprint, Options, ProjectFiles, Setup
 from fallbackd.backends.variables import PROVIDERS
 from fallbackd.classify.rules import Rule

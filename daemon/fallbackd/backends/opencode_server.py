@@ -18,6 +18,12 @@ Source: recorded calls and events of opencode 1.18.33. There `session.error` pre
 `session.idle`, a message's own `error` follows it, an aborted message carries neither, and a
 provider stream that is cut off is asked for again without an end, each time with the finish
 reason `unknown`.
+
+A retry status holds the provider's sentence and the instant of the next try, and nothing else of
+the answer: its headers and body come with `session.error`, when the last retry has failed. An
+instant beyond opencode's own back-off is the one that the provider asked for in `Retry-After`,
+which opencode obeys without a bound. Neither its log at any level, nor its messages, nor an abort
+tell more (1.18.33).
 """
 
 import re
@@ -25,15 +31,9 @@ from collections.abc import Mapping
 from typing import Literal, assert_never
 
 import msgspec
+from msgspec import Struct, field
 
-from fallbackd.backends.opencode_errors import error_evidence, retry_evidence, wait_of
-from fallbackd.backends.opencode_message import (
-    MessageFields,
-    MessagePart,
-    ServedMessage,
-    message_usage,
-)
-from fallbackd.backends.tool_calls import call_words, started, with_refused
+from fallbackd.backends.outside import call_words, started, with_refused
 from fallbackd.core.protocol import (
     AgentStep,
     AgentText,
@@ -55,7 +55,126 @@ from fallbackd.core.protocol import (
     ToolEnded,
     Usage,
 )
-from fallbackd.lib import loose
+from fallbackd.lib import foreign_json
+
+ErrorFields = Mapping[str, object]
+
+OWN_BACKOFF_BASE_S = 2.0
+OWN_BACKOFF_SPREAD = 1.25
+"""opencode waits 2 s · 2^n by itself, and up to a quarter more (measured)."""
+SLACK_S = 0.5
+"""Between its clock and the arrival of the event."""
+
+
+def wait_of(status: ErrorFields, *, now: float) -> float | None:
+    """Seconds until the next try; None: it says none."""
+    next_at = status.get("next")
+    if not isinstance(next_at, int | float) or isinstance(next_at, bool):
+        return None
+    return max(0.0, next_at / 1000 - now)
+
+
+def retry_evidence(status: ErrorFields, *, now: float) -> Evidence:
+    """A wait that is longer than the server's own back-off is what the provider has stated."""
+    attempt = status.get("attempt")
+    number = attempt if isinstance(attempt, int) else 1
+    own_s = OWN_BACKOFF_BASE_S * 2.0 ** min(max(number - 1, 0), 16) * OWN_BACKOFF_SPREAD
+    wait_s = wait_of(status, now=now)
+    headers = {}
+    if wait_s is not None and wait_s > own_s + SLACK_S:
+        headers["retry-after"] = str(round(wait_s))
+    text = foreign_json.text(status.get("message"))
+    return Evidence(text=text, stream="jsonl", headers=headers, body=text_body(text))
+
+
+def error_evidence(error: ErrorFields) -> Evidence:
+    data = foreign_json.fields(error.get("data"))
+    text = foreign_json.text(data.get("message")) or foreign_json.text(error.get("message"))
+    status = data.get("statusCode")
+    headers = foreign_json.fields(data.get("responseHeaders"))
+    raw = foreign_json.text(data.get("responseBody"))
+    body = _json(raw) if raw else text_body(text)
+    return Evidence(
+        text=text,
+        stream="jsonl",
+        http_status=status if isinstance(status, int) else None,
+        headers={name.lower(): foreign_json.text(value) for name, value in headers.items()},
+        body=body,
+        code=foreign_json.text(error.get("name")) or None,
+    )
+
+
+def text_body(text: str) -> object:
+    """A failure in the middle of a stream has the provider's own JSON as its message."""
+    return _json(text) if text.startswith("{") else None
+
+
+def _json(text: str) -> object:
+    """The value that `text` holds, or `text` as it is: bodies are cut off and HTML at times."""
+    try:
+        return foreign_json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return text
+
+
+MessageFields = foreign_json.Fields
+
+
+class MessagePart(Struct, kw_only=True):
+    kind: str
+    text: str = ""
+    synthetic: bool = False
+
+
+class ServedMessage(Struct, kw_only=True):
+    role: str = ""
+    summary: bool = False
+    """Written by the compaction, not for the caller."""
+    finish: str | None = None
+    completed: bool = False
+    usage: Usage = Usage()
+    parts: dict[str, MessagePart] = field(default_factory=dict)
+
+    def take_info(self, info: MessageFields) -> None:
+        self.role = foreign_json.text(info.get("role")) or self.role
+        # A user message carries an object here: what it changed.
+        self.summary = info.get("summary") is True or info.get("mode") == "compaction"
+        self.finish = foreign_json.text(info.get("finish")) or self.finish
+        self.completed = self.completed or "completed" in foreign_json.fields(info.get("time"))
+
+    def take_part(self, part: MessageFields, *, key: str) -> None:
+        kind = foreign_json.text(part.get("type"))
+        if kind == "step-finish" and self.finish is None:
+            self.finish = foreign_json.text(part.get("reason")) or None
+        synthetic = part.get("synthetic") is True or part.get("ignored") is True
+        self.parts[key] = MessagePart(
+            kind=kind, text=foreign_json.text(part.get("text")), synthetic=synthetic
+        )
+
+    def answer(self) -> str:
+        """Texts behind the last `step-start`: what stands before is of an earlier try."""
+        texts: list[str] = []
+        for part in self.parts.values():
+            if part.kind == "step-start":
+                texts.clear()
+            elif part.kind == "text" and not part.synthetic and part.text.strip():
+                texts.append(part.text.strip("\n"))
+        return "\n\n".join(texts)
+
+
+def message_usage(info: MessageFields) -> Usage:
+    tokens = foreign_json.fields(info.get("tokens"))
+    cache = foreign_json.fields(tokens.get("cache"))
+    cost = info.get("cost")
+    return Usage(
+        input_tokens=foreign_json.count(tokens.get("input"))
+        + foreign_json.count(cache.get("read"))
+        + foreign_json.count(cache.get("write")),
+        output_tokens=foreign_json.count(tokens.get("output"))
+        + foreign_json.count(tokens.get("reasoning")),
+        cost_usd=float(cost) if isinstance(cost, int | float) and cost > 0 else None,
+    )
+
 
 Effects = Literal["none", "possible"]
 _HARMLESS_TOOLS = frozenset(
@@ -110,8 +229,8 @@ class OpencodeEventReader:
         """
         payload = obj.get("payload")
         event = payload if isinstance(payload, dict) else obj
-        properties = loose.fields(event.get("properties"))
-        session = loose.text(properties.get("sessionID"))
+        properties = foreign_json.fields(event.get("properties"))
+        session = foreign_json.text(properties.get("sessionID"))
         if not self._session and session:
             self._session = session
             return [Conversation(id=session), *self.feed_event(obj, at)]
@@ -120,9 +239,9 @@ class OpencodeEventReader:
             case "fallbackd.session":
                 return []
             case "fallbackd.final":
-                return self._read_final(loose.fields(properties.get("message")))
+                return self._read_final(foreign_json.fields(properties.get("message")))
             case "fallbackd.permission":
-                self._rejected.append(loose.text(properties.get("permission")))
+                self._rejected.append(foreign_json.text(properties.get("permission")))
                 return [Output()]
             case str() as kind if kind.startswith("session."):
                 return self._read_of_session(kind, properties, at, is_main=is_main)
@@ -136,9 +255,11 @@ class OpencodeEventReader:
     ) -> list[Observation]:
         match kind:
             case "session.status":
-                return self._read_status(loose.fields(properties.get("status")), at)
+                return self._read_status(foreign_json.fields(properties.get("status")), at)
             case "session.error":
-                return self._read_error(loose.fields(properties.get("error")), is_main=is_main)
+                return self._read_error(
+                    foreign_json.fields(properties.get("error")), is_main=is_main
+                )
             case "session.compacted":
                 if is_main:
                     self._error = self._held = None
@@ -154,12 +275,12 @@ class OpencodeEventReader:
     ) -> list[Observation]:
         match kind:
             case "message.updated":
-                return self._read_message(loose.fields(properties.get("info")), session)
+                return self._read_message(foreign_json.fields(properties.get("info")), session)
             case "message.removed":
-                self._messages.pop(loose.text(properties.get("messageID")), None)
+                self._messages.pop(foreign_json.text(properties.get("messageID")), None)
                 return [Output()]
             case "message.part.updated":
-                return self._read_part(loose.fields(properties.get("part")))
+                return self._read_part(foreign_json.fields(properties.get("part")))
             case "message.part.delta":
                 return self._read_delta(properties)
             case _:
@@ -191,7 +312,7 @@ class OpencodeEventReader:
         return [Retrying(evidence=evidence, wait_s=wait_of(status, now=at))]
 
     def _read_error(self, error: MessageFields, *, is_main: bool) -> list[Observation]:
-        name = loose.text(error.get("name"))
+        name = foreign_json.text(error.get("name"))
         if not is_main or name == "MessageAbortedError":
             # A subagent's failure goes back to its parent; an abort is what we asked for.
             return [Output()]
@@ -247,8 +368,8 @@ class OpencodeEventReader:
     # --- messages and their parts ---------------------------------------------------------------
 
     def _read_message(self, info: MessageFields, session: str) -> list[Observation]:
-        key = loose.text(info.get("id"))
-        owner = loose.text(info.get("sessionID")) or session or self._session
+        key = foreign_json.text(info.get("id"))
+        owner = foreign_json.text(info.get("sessionID")) or session or self._session
         message = self._messages.get(key) or ServedMessage()
         if owner == self._session:
             self._messages[key] = message
@@ -281,25 +402,25 @@ class OpencodeEventReader:
 
     def _read_final(self, message: MessageFields) -> list[Observation]:
         final = ServedMessage()
-        final.take_info(loose.fields(message.get("info")))
+        final.take_info(foreign_json.fields(message.get("info")))
         parts = message.get("parts")
         for number, part in enumerate(parts if isinstance(parts, list) else []):
-            final.take_part(loose.fields(part), key=str(number))
+            final.take_part(foreign_json.fields(part), key=str(number))
         self._final = final
-        info = loose.fields(message.get("info"))
+        info = foreign_json.fields(message.get("info"))
         usage = message_usage(info)
         if usage != Usage():
-            self._usages(loose.text(info.get("id")), usage)
-        error = loose.fields(info.get("error"))
+            self._usages(foreign_json.text(info.get("id")), usage)
+        error = foreign_json.fields(info.get("error"))
         if error and self._error is None and error.get("name") != "MessageAbortedError":
             self._error = self._held or self._seal(error_evidence(error))
         return [Output()]
 
     def _read_part(self, part: MessageFields) -> list[Observation]:
-        message = self._messages.get(loose.text(part.get("messageID")))
+        message = self._messages.get(foreign_json.text(part.get("messageID")))
         said: list[Observation] = []
         if message is not None:
-            key = loose.text(part.get("id"))
+            key = foreign_json.text(part.get("id"))
             before = message.parts.get(key)
             message.take_part(part, key=key)
             if message.role == "user":
@@ -308,7 +429,9 @@ class OpencodeEventReader:
         match part.get("type"):
             case "tool":
                 return self._read_tool(part)
-            case "text" | "reasoning" if message is not None and loose.text(part.get("text")):
+            case "text" | "reasoning" if message is not None and foreign_json.text(
+                part.get("text")
+            ):
                 self._answered = True
                 return [ProviderAnswered(), *said]
             case "step-start":
@@ -326,11 +449,11 @@ class OpencodeEventReader:
         return [AgentText(f"\n\n{new}" if is_next_passage else new)]
 
     def _read_delta(self, properties: MessageFields) -> list[Observation]:
-        delta = loose.text(properties.get("delta"))
-        message = self._messages.get(loose.text(properties.get("messageID")))
+        delta = foreign_json.text(properties.get("delta"))
+        message = self._messages.get(foreign_json.text(properties.get("messageID")))
         said: list[Observation] = []
         if message is not None and properties.get("field") == "text":
-            part = message.parts.get(loose.text(properties.get("partID")))
+            part = message.parts.get(foreign_json.text(properties.get("partID")))
             if part is not None:
                 before = part.text
                 part.text += delta
@@ -342,11 +465,11 @@ class OpencodeEventReader:
 
     def _read_tool(self, part: MessageFields) -> list[Observation]:
         self._answered = True
-        call = loose.text(part.get("callID")) or loose.text(part.get("id"))
-        name = loose.text(part.get("tool"))
-        state = loose.fields(part.get("state"))
+        call = foreign_json.text(part.get("callID")) or foreign_json.text(part.get("id"))
+        name = foreign_json.text(part.get("tool"))
+        state = foreign_json.fields(part.get("state"))
         # Two messages may use the same call id: the part is what is unique.
-        unique = loose.text(part.get("id")) or call
+        unique = foreign_json.text(part.get("id")) or call
         seen: list[Observation] = [ProviderAnswered()]
         status = state.get("status")
         if status in ("running", "completed", "error") and unique not in self._tools:
@@ -354,9 +477,9 @@ class OpencodeEventReader:
             seen.append(started(name, state.get("input"), call=unique, harmless=_HARMLESS_TOOLS))
         if status in ("completed", "error") and unique not in self._ended_tools:
             self._ended_tools.add(unique)
-            exit_code = loose.fields(state.get("metadata")).get("exit")
+            exit_code = foreign_json.fields(state.get("metadata")).get("exit")
             failed = status == "error" or exit_code not in (0, None)
-            if status == "error" and _REFUSED.match(loose.text(state.get("error"))):
+            if status == "error" and _REFUSED.match(foreign_json.text(state.get("error"))):
                 self._refused.append(call_words(name, state.get("input")))
             seen.append(ToolEnded(call=unique, failed=failed))
         return seen

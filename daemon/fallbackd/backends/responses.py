@@ -3,10 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fallbackd.backends.earlier import turns
-from fallbackd.backends.http_answers import HttpParser
-from fallbackd.backends.http_endings import IN_BACKGROUND, MISMATCH
-from fallbackd.backends.http_shapes import states_error
+from fallbackd.backends.http_answers import IN_BACKGROUND, MISMATCH, HttpParser, states_error, turns
 from fallbackd.backends.lines import cost, count, fields, words
 from fallbackd.core.protocol import Observation, Usage
 from fallbackd_conversations.turns import Utterance

@@ -11,7 +11,7 @@ import re
 import msgspec
 from msgspec import Struct
 
-from fallbackd.backends.http_endings import DONE
+from fallbackd.backends.http_answers import DONE
 from fallbackd.lib import foreign_json
 
 MAX_EVENT_BYTES = 32 * 1024 * 1024

@@ -4,18 +4,18 @@ What a kind of backend is: a value that says what to start and how to read what 
 The law of backends: as pure as core, one file per kind, a file knows its vendor and nothing else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 
-from fallbackd.backends.sessions import SessionFiles
 from fallbackd.classify.rules import Rule
 from fallbackd.core.protocol import (
     Call,
     Chunk,
     CommandLine,
     CredentialRef,
+    Evidence,
     Exit,
     HttpRequest,
     Observation,
@@ -23,6 +23,46 @@ from fallbackd.core.protocol import (
     OwnCopy,
     Work,
 )
+
+
+class PlanWindow(Struct, frozen=True, kw_only=True):
+    """How much of a subscription is used within one of its windows, in percent."""
+
+    window_s: float
+    used_percent: float
+    resets_at: float | None = None
+
+    @property
+    def is_spent(self) -> bool:
+        return self.used_percent >= 100.0
+
+
+class SessionSeen(Struct, frozen=True, kw_only=True):
+    """
+    Attributes:
+        turn: The agent's id of the turn that failed last.
+        failure: What it says of that failure; None: its last turn did not fail.
+        windows: The last figures of its plan; empty: none were given.
+        worked_at: When its provider answered last, by a turn that ended well or by figures.
+        model: Of its last turn.
+    """
+
+    turn: str | None = None
+    failure: Evidence | None = None
+    windows: tuple[PlanWindow, ...] = ()
+    worked_at: float | None = None
+    model: str | None = None
+
+
+class SessionFiles(Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        place: The directory below which they are, as `lib.directories` has it.
+        read: Of the first bytes of a file, of lines at its end that may be new, and of the time.
+    """
+
+    place: str
+    read: Callable[[bytes, Sequence[bytes], float], SessionSeen]
 
 
 class Parser(Protocol):
@@ -102,7 +142,7 @@ class Login(Struct, frozen=True, kw_only=True):
     package: str
     """Part of the path of the vendor's own program, where it is a script (`@openai/codex`)."""
     files: tuple[str, ...]
-    """Each is a login. Places are as `lib.homes` has them."""
+    """Each is a login. Places are as `lib.directories` has them."""
     settings: Mapping[str, tuple[str, ...]]
     """Files, and words in them with which the user may arrange for a login."""
     variables: tuple[str, ...]
@@ -159,7 +199,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 class Footprint(Struct, frozen=True, kw_only=True):
-    """Where a program keeps what is its own. Places are as `lib.homes` has them."""
+    """Where a program keeps what is its own. Places are as `lib.directories` has them."""
 
     writes: tuple[str, ...] = ()
     """Its settings, sessions, caches; one with a `/` at its end is made where it is missing."""
@@ -211,7 +251,7 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     """Whether it prints nothing before the end."""
     reads: tuple[str, ...] = ()
     """The user's own settings files whose text `start` wants in `Work.files`. Places are as
-    `lib.homes` has them."""
+    `lib.directories` has them."""
     logins: tuple[str, ...] = ()
     """Files that a new login writes: a change ends what a bad login has marked."""
     reads_env: tuple[str, ...] = ()

@@ -7,9 +7,9 @@ installed (`~/.cargo/bin`, `~/go/bin`, `~/.local/bin`), scripts that a tool load
 (`~/.gradle/init.d`). The exception is gpg: its home cannot be opened in part, so the settings in it
 (`gpg-agent.conf`) are writable too.
 
-Places are as `lib.homes` has them. Those of a tool that is installed, or that the working directory
-asks for, are made where they are missing, since the kernel allows nothing below a directory that
-is not there yet.
+Places are as `lib.directories` has them. Those of a tool that is installed, or that the working
+directory asks for, are made where they are missing, since the kernel allows nothing below a
+directory that is not there yet.
 """
 
 from fallbackd.core.protocol import OwnCopy, Toolchain

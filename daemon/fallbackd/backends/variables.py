@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from fallbackd.backends.toolchains import TOOLCHAINS
-from fallbackd.lib.homes import variables_in
+from fallbackd.lib.directories import variables_in
 from fallbackd.lib.secretvalues import is_name_of_secret
 
 EVERY_PROGRAM: dict[str, tuple[str, ...]] = {

@@ -10,32 +10,265 @@ What counts, in this order of trust:
 Prose that mentions an error is no error: outside of structured statements a common rule must
 begin its line, or the line must open like an error (`Error: …`, `HTTP 429`), and lines that
 belong to the output of an agent's tools are left out.
+
+A limit is that of the plan, unless it names one model or one key:
+
+| says so | names |
+| --- | --- |
+| claude: `Opus limit`, `rateLimitType` or representative claim `seven_day_opus` | the model |
+| codex: `usage limit for GPT-5.3-Codex-Spark`, an active limit other than `codex` | the model |
+| gemini, Antigravity: `capacity on this model`, `quota limit for this model` | the model |
+| Google: a quota id with `PerModel`, `limit: 90, model: …` | the model |
+| Google: a quota id with `PerProject` alone | the key |
+| OpenAI, Groq: `Rate limit reached for gpt-5 in organization …` | the model |
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from msgspec import structs
 
 from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_THROTTLES
 from fallbackd.classify.error_json import Said, is_json, is_page, read_body, read_lines
-from fallbackd.classify.error_lines import unwrapped
-from fallbackd.classify.exit_status import exit_alone, is_limit_exit, is_plain_end, special_exit
-from fallbackd.classify.limit_scopes import named_scope
-from fallbackd.classify.lines import Hit, first_fit, text_hit
+from fallbackd.classify.error_lines import has_frames, is_side_call, unwrapped
+from fallbackd.classify.lines import SIGNAL_EXITS, Hit, first_fit, text_hit
 from fallbackd.classify.model import Model
-from fallbackd.classify.other_programs import is_side_call
+from fallbackd.classify.reset_fields import is_spent
 from fallbackd.classify.reset_time import seconds_until_midnight, seconds_until_reset
 from fallbackd.classify.rules import Rule
-from fallbackd.classify.shortage import shortage_hit
-from fallbackd.classify.stack_frames import has_frames
-from fallbackd.classify.version_trouble import RULE as VERSION
-from fallbackd.classify.version_trouble import version_trouble
 from fallbackd.classify.weighing import weighed
 from fallbackd.core.failures import Failure, LimitScope, Reason, make_failure
 from fallbackd.core.protocol import Evidence
 from fallbackd_conversations.redact import excerpt, strip_escapes
+
+_EXITS: dict[int, Reason] = {
+    75: Reason.RATE_LIMIT,
+    76: Reason.AUTH,
+    78: Reason.NOT_CONFIGURED,
+    126: Reason.PERMISSION,
+    127: Reason.NOT_INSTALLED,
+}
+
+
+def is_limit_exit(evidence: Evidence) -> bool:
+    return evidence.exit_code == 75 and evidence.signal is None
+
+
+def special_exit(evidence: Evidence) -> Hit | None:
+    """Statuses with a meaning; after an answer 126 and 127 belong to a tool of the agent."""
+    code = evidence.exit_code
+    if code is None or evidence.signal is not None or code not in _EXITS:
+        return None
+    if code == 75 or (evidence.answered and code in (126, 127)):
+        return None  # 75 lets the text say which limit
+    return _exit_hit(_EXITS[code], f"exit-{code}", evidence)
+
+
+def exit_alone(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
+    code = evidence.exit_code
+    if evidence.signal is not None:
+        return _exit_hit(Reason.CRASH, "signal", evidence)
+    if not code:
+        return _silent_end(evidence)
+    vendor = next((r for r in rules if code in r.exits), None)
+    if vendor is not None:
+        return Hit(rule=vendor, text=evidence.text, confidence="exit_code")
+    if code == 75:
+        return _exit_hit(Reason.RATE_LIMIT, "exit-75", evidence)
+    if code in SIGNAL_EXITS or code < 0:
+        return _exit_hit(Reason.CRASH, "signal", evidence)
+    if _is_asking(evidence):
+        return _exit_hit(Reason.APPROVAL_REQUIRED, "asks", evidence)
+    if _has_own_trace(evidence):
+        return _exit_hit(Reason.CRASH, "trace", evidence)
+    if evidence.answered:
+        return _exit_hit(Reason.TASK_FAILED, "exit-after-answer", evidence)
+    return _exit_hit(Reason.UNKNOWN, "exit", evidence)
+
+
+def _silent_end(evidence: Evidence) -> Hit | None:
+    """A program that ended well, or of which no end is known, fails where it has said nothing."""
+    is_mute = evidence.stream == "stdout" and not evidence.text.strip() and not evidence.answered
+    if evidence.empty or (evidence.exit_code == 0 and is_mute):
+        return _exit_hit(Reason.EMPTY_RESULT, "empty", evidence)
+    return None
+
+
+MAX_TRACE_CHARS = 16_384
+
+
+def _has_own_trace(evidence: Evidence) -> bool:
+    return evidence.stream == "stderr" and has_frames(evidence.text[-MAX_TRACE_CHARS:])
+
+
+_QUESTION = re.compile(
+    r"\b(?:allow|apply|approve|confirm|continue|execute|permit|proceed|run|trust)\b.{0,200}\?\s{0,3}"
+    r"[(\[]y(?:es)?/no?(?:/[^)\]]{1,20})?[)\]]\s{0,3}[:>]?\s{0,3}$",
+    re.I,
+)
+
+
+def is_plain_end(evidence: Evidence) -> bool:
+    """A question for leave, or a trace on a program's own stderr: the end says what it was."""
+    if not evidence.exit_code:
+        return False
+    return _is_asking(evidence) or _has_own_trace(evidence)
+
+
+def _is_asking(evidence: Evidence) -> bool:
+    """The last that it printed asks for leave: its input ended where the answer was read."""
+    if evidence.stream not in ("stdout", "stderr", "unknown"):
+        return False
+    last = strip_escapes(evidence.text[-1000:]).rstrip().rpartition("\n")[2]
+    return _QUESTION.search(last) is not None
+
+
+def _exit_hit(reason: Reason, name: str, evidence: Evidence) -> Hit:
+    return Hit(rule=Rule(id=name, reason=reason), text=evidence.text, confidence="exit_code")
+
+
+_IS_OF_MODEL = re.compile(r"(?:five_?hour|seven_?day|5h|7d)_(?!oauth)\w|codex[_-]\w", re.I)
+"""A window that counts one model: those of the whole plan have no further word."""
+_CLAIM_KEYS = ("rateLimitType", "representativeClaim", "representative_claim", "limit_id")
+_CLAIM_HEADER = "anthropic-ratelimit-unified-representative-claim"
+_WINDOW = re.compile(r"anthropic-ratelimit-unified-((?:5h|7d)\w*)-status")
+_ACTIVE_HEADER = "x-codex-active-limit"
+_QUOTA_ID = re.compile(r"\b(\w{0,80}per-?(?:project|model)\w{0,80}(?:-\w{1,40})?)", re.I)
+_MODEL = re.compile(
+    r"\b(?:opus|sonnet|haiku|fable|mythos)\b[- .\d]{0,8}"
+    r"(?:(?:weekly|daily|session|usage|hourly|5-hour)[- ]){0,2}(?:limit|quota)\b"
+    r"|\b(?:capacity|quota|limit) (?:on|for|of) this model\b|\bmodel quota (?:is )?reached"
+    r"|\busage limit for (?!your |the |this )[a-z]\w*[-.][\w.-]+"
+    r"|\blimit: \d+, model: \S"
+    r"|\brate limit reached for (?:model )?[`\"']?[\w./:@-]*[-.\d][\w./:@-]*[`\"']? (?:in|on)\b"
+    r"|\bUserByModelBy",
+    re.I,
+)
+
+
+def named_scope(
+    texts: Iterable[str], *, headers: Mapping[str, str], bodies: Iterable[Any]
+) -> LimitScope | None:
+    """What the statement of a limit names; None: nothing, so it is that of the plan."""
+    texts = list(texts)
+    spent = [*_of_headers(headers), *(one for body in bodies for one in _of_body(body))]
+    if spent:  # one window of the whole plan closes all of it
+        return "model" if all(_IS_OF_MODEL.match(one) for one in spent) else None
+    ids = {one.lower().replace("-", "") for text in texts for one in _QUOTA_ID.findall(text)}
+    if ids:
+        return "model" if all("permodel" in one for one in ids) else "credential"
+    return "model" if any(_MODEL.search(text) for text in texts) else None
+
+
+def _of_headers(headers: Mapping[str, str]) -> Iterator[str]:
+    """Names of the windows that an answer calls spent."""
+    for name, value in headers.items():
+        name = name.lower()
+        if name == _CLAIM_HEADER or (name == _ACTIVE_HEADER and value):
+            yield value
+        elif (window := _WINDOW.fullmatch(name)) and value == "rejected":
+            yield window[1]
+
+
+def _of_body(body: Any) -> Iterator[str]:
+    if isinstance(body, list):
+        for one in body[:20]:
+            yield from _of_body(one)
+    if not isinstance(body, Mapping):
+        return
+    yield from (claim for key in _CLAIM_KEYS if isinstance(claim := body.get(key), str))
+    windows = body.get("unifiedWindows")
+    for name, one in windows.items() if isinstance(windows, Mapping) else ():
+        if isinstance(one, Mapping) and is_spent(one):
+            yield str(name)
+
+
+SHORTAGE = "shortage"
+_SHORTAGE_CODES = frozenset({"EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT"})
+_SHORTAGE = re.compile(
+    r"\b(?:EMFILE|ENFILE|ENOMEM|ENOSPC|EDQUOT)\b|too many open files|no space left on device"
+    r"|disk quota exceeded|cannot allocate memory|can't start new thread"
+    r"|unable to create (?:new )?native thread"
+    r"|(?:fork|thread|spawn)\b.{0,80}resource temporarily unavailable",
+    re.I,
+)
+_LAST_LINES, _MAX_SHORTAGE_CHARS = 4, 2_000
+_SHORTAGE_RULE = Rule(id=SHORTAGE, reason=Reason.CRASH, detail=SHORTAGE, marks=False, retry=False)
+
+
+def shortage_hit(hit: Hit | None, evidence: Evidence) -> Hit | None:
+    """
+    The shortage that a program on this machine failed of; None: it failed of something else, or
+    another machine says so.
+
+    Args:
+        hit: What the evidence was found to say; None: nothing that is known.
+    """
+    if evidence.http_status is not None or evidence.stream == "http" or evidence.exit_code == 0:
+        return None
+    if evidence.code in _SHORTAGE_CODES:
+        return Hit(rule=_SHORTAGE_RULE, text=evidence.text, confidence="structured")
+    is_guess = hit is None or hit.rule.id.startswith("model/")
+    text = _end_of(evidence.text) if is_guess or hit is None else hit.text[:_MAX_SHORTAGE_CHARS]
+    stated = _SHORTAGE.search(text)
+    if stated is None:
+        return None
+    return Hit(rule=_SHORTAGE_RULE, text=text, confidence="text" if hit is None else hit.confidence)
+
+
+def _end_of(text: str) -> str:
+    return "\n".join(text.rstrip()[-_MAX_SHORTAGE_CHARS:].split("\n")[-_LAST_LINES:])
+
+
+VERSION = Rule(id="version", reason=Reason.NOT_CONFIGURED, detail="version")
+
+_MAX_VERSION_CHARS = 16_384
+_REFUSES = re.compile(
+    # opencode prints its help alone; version 2 an error
+    r"\A\s*opencode (?:run|serve) \["
+    r"|^\s*(?:Unrecognized flag: -|Unknown subcommand \")"
+    r"|^(?:[\w./-]{1,60}: )?(?:fatal |usage )?(?:error: )?(?:"
+    # clap, commander, yargs, argparse, getopt, cobra, Go's own flags
+    r"unexpected argument '.{1,200}' found"
+    r"|unrecognized (?:subcommand|arguments?:?|option)\b"
+    r"|unknown (?:option|flag|argument|command|shorthand flag)s?:? ['\"`-]?\S"
+    r"|invalid value '.{0,200}' for '--?\S.{0,120}'"
+    r"|option '--?\S.{0,120}' argument '.{0,200}' is invalid"
+    r"|invalid values:$"
+    r"|argument --?\S{1,60}: invalid choice: "
+    r"|flag provided but not defined: -"
+    r"|no such option: -"
+    r"|(?:[\w.-]{1,40} ){0,4}requires (?:an? )?(?:node(?:\.js)?|python|bun)\b.{0,60}\d"
+    r"|(?:node(?:\.js)?|python|bun) (?:version )?v?\d[\d.]{0,20}(?: or \w{1,10})? is required"
+    r"|unsupported (?:node(?:\.js)?|python|bun) version"
+    r"|.{0,200}: version `\w{1,20}_[\d.]{1,20}' not found"
+    r")",
+    re.I | re.M,
+)
+_UNREADABLE = re.compile(r"^(?:\w{1,40} )?SyntaxError: (?!.{0,300}\bJSON\b)", re.M)
+_LOADER = re.compile(
+    r"\((?:node:)?internal/modules/|at (?:async )?Module(?:Job|Loader)\b"
+    r'|^\s*File "[^"\n]{1,400}", line \d+$',
+    re.M,
+)
+
+
+def version_trouble(evidence: Evidence) -> str | None:
+    """The line by which a program says that it cannot be started like this; None: it says none."""
+    if evidence.exit_code in (None, 0) or evidence.signal is not None or evidence.answered:
+        return None
+    if evidence.stream not in ("stderr", "stdout", "unknown") or not evidence.text:
+        return None
+    text = strip_escapes(evidence.text[:_MAX_VERSION_CHARS]).replace("\r\n", "\n")
+    found = _REFUSES.search(text)
+    if found is None and _LOADER.search(text):
+        found = _UNREADABLE.search(text)
+    if found is None:
+        return None
+    return text[text.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
+
 
 __all__ = ["COMMON_RULES", "Rule", "classify"]
 

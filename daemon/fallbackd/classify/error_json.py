@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from fallbackd.classify.error_lines import without_frames
 from fallbackd.classify.languages import in_english
 from fallbackd.classify.reset_fields import names_spent_window
-from fallbackd.classify.stack_frames import without_frames
 from fallbackd.lib import foreign_json
 
 MAX_DEPTH = 8

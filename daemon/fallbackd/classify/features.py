@@ -13,8 +13,8 @@ from zlib import crc32
 
 from msgspec import Struct
 
+from fallbackd.classify.error_lines import without_frames
 from fallbackd.classify.languages import in_english
-from fallbackd.classify.stack_frames import without_frames
 from fallbackd_conversations.redact import strip_escapes
 
 BUCKETS = 1_044_023

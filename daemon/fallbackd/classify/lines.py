@@ -13,24 +13,27 @@ from msgspec import Struct
 
 from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_FAULTS, searched
 from fallbackd.classify.error_json import Said, is_json, read_embedded
-from fallbackd.classify.error_lines import MAX_BLOCK_CHARS, MAX_BLOCK_LINES, Line, candidate_lines
-from fallbackd.classify.line_shapes import (
+from fallbackd.classify.error_lines import (
     ADDRESSED,
     LEAD,
+    MAX_BLOCK_CHARS,
+    MAX_BLOCK_LINES,
     PROSE,
     TYPE_INSIDE,
     TYPE_NAME,
+    Line,
+    candidate_lines,
     first_sentence,
+    is_of_another,
     is_report,
     is_statement,
     opens_error,
     opens_like_error,
     status_in,
     type_names,
+    without_frames,
 )
-from fallbackd.classify.other_programs import is_of_another
 from fallbackd.classify.rules import Found, Rule, compiled
-from fallbackd.classify.stack_frames import without_frames
 from fallbackd.core.failures import Confidence, Reason
 from fallbackd.core.protocol import Evidence
 from fallbackd_conversations.redact import strip_escapes

@@ -104,7 +104,7 @@ class OwnCopy(Struct, frozen=True, kw_only=True):
     variable: str
     """It says where the directory is."""
     place: str
-    """Where its user has it; places are as `lib.homes` has them."""
+    """Where its user has it; places are as `lib.directories` has them."""
     below: str = ""
     """Of the directory that the variable names, where it is not that one."""
     shared: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class OwnCopy(Struct, frozen=True, kw_only=True):
 class Confinement(Struct, frozen=True, kw_only=True):
     """
     What the kernel holds a program to, where it can: it writes nowhere else, and reads all but what
-    is hidden. Places are as `lib.homes` has them; the program's own environment fills them in.
+    is hidden. Places are as `lib.directories` has them, filled in by the program's own environment.
     """
 
     cwd: str = ""

@@ -23,7 +23,7 @@ from fallbackd.core.protocol import (
 )
 from fallbackd.engine.credentials import environ_of
 from fallbackd.engine.environment import Settings, World
-from fallbackd.lib.homes import places
+from fallbackd.lib.directories import places
 
 _REFUSED = ("permission denied", "eacces", "exdev", "cross-device link")
 _PLACE = re.compile(r"(?:^|[\s'\"`\u2018])(/[^\s'\"`\u2019:]+)")

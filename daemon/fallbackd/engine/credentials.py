@@ -31,7 +31,7 @@ from fallbackd.core.protocol import (
     ServedPrompt,
 )
 from fallbackd.engine.environment import Settings, World
-from fallbackd.lib.homes import expand
+from fallbackd.lib.directories import expand
 from fallbackd.lib.secretvalues import is_name_of_secret
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.secrets import KEY_NAME_BYTES, SecretSeen

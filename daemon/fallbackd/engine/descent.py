@@ -21,7 +21,7 @@ from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.live import Held
 from fallbackd.engine.requests import NewWork, NotPermitted
 from fallbackd.engine.runs import Runs
-from fallbackd.lib.homes import places
+from fallbackd.lib.directories import places
 from fallbackd.ports.store import Store
 
 

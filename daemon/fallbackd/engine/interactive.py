@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fallbackd.backends.sessions import PlanWindow, SessionSeen
+from fallbackd.backends.spec import PlanWindow, SessionSeen
 from fallbackd.core.callers.lease import ReportAnswer
 from fallbackd.core.events import LoginAnswered, Reported
 from fallbackd.core.failures import Reason
@@ -22,7 +22,7 @@ from fallbackd.engine import callers
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.feedback import judged
 from fallbackd.engine.judging import off_the_loop
-from fallbackd.lib.homes import expand
+from fallbackd.lib.directories import expand
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine

@@ -19,8 +19,8 @@ from fallbackd.engine.judging import judge
 from fallbackd.engine.requests import Invalid
 
 if TYPE_CHECKING:
-    from fallbackd.classify.learning import Lesson
     from fallbackd.classify.model import Model
+    from fallbackd.classify.weighing import Lesson
     from fallbackd.engine.api import Engine
 
 MAX_SAMPLES, FOLDS = 200, 5
@@ -64,8 +64,8 @@ async def train(engine: "Engine") -> Training:
 
 def _train(engine: "Engine", place: Path) -> Training:
     from fallbackd.classify.explaining import WITHOUT_MODEL
-    from fallbackd.classify.learning import learn  # see `judging.get_ready`
     from fallbackd.classify.model import usable
+    from fallbackd.classify.weighing import learn  # see `judging.get_ready`
 
     if usable() is None:
         raise Invalid(f"nothing can be learned: {WITHOUT_MODEL}")
@@ -113,7 +113,7 @@ def _tried(
     engine: "Engine", known: list[_Sample], lessons: list["Lesson"], model: "Model | None"
 ) -> list[TriedSample]:
     """What is found in each sample: before, after, and by a model that has not learned it."""
-    from fallbackd.classify.learning import learn  # see `judging.get_ready`
+    from fallbackd.classify.weighing import learn  # see `judging.get_ready`
 
     tried: list[TriedSample] = []
     for fold in range(FOLDS):
@@ -135,7 +135,7 @@ def _tried(
 
 
 def _can_learn(sample: _Sample) -> bool:
-    from fallbackd.classify.learning import can_learn  # see `judging.get_ready`
+    from fallbackd.classify.weighing import can_learn  # see `judging.get_ready`
 
     reason = sample.right_reason
     return (
@@ -147,7 +147,7 @@ def _can_learn(sample: _Sample) -> bool:
 
 
 def _lesson(sample: _Sample) -> "Lesson":
-    from fallbackd.classify.learning import Lesson  # see `judging.get_ready`
+    from fallbackd.classify.weighing import Lesson  # see `judging.get_ready`
 
     reason = Reason(sample.right_reason or "")
     return Lesson(text=sample.output, reason=reason, kind=sample.kind or "generic")

@@ -18,7 +18,7 @@ from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.routing.candidates import candidates_for
 from fallbackd.engine.credentials import CredentialLooks, environ_of
 from fallbackd.engine.environment import Settings, World
-from fallbackd.lib.homes import expand, places
+from fallbackd.lib.directories import expand, places
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
 

@@ -42,8 +42,8 @@ from fallbackd.engine.judging import no_ones_fault
 from fallbackd.engine.live import Fingerprint, LiveAttempt, LiveHost, Prepared
 from fallbackd.engine.planted import in_words, is_left_out, of_kind
 from fallbackd.engine.repairing import Asked, repaired
+from fallbackd.lib.directories import expand
 from fallbackd.lib.failpoints import hit
-from fallbackd.lib.homes import expand
 from fallbackd.ports.transport import Running, Transport
 
 _GATEWAY_VARIABLE = "FALLBACKD_GATEWAY_TOKEN"

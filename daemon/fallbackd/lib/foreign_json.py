@@ -6,6 +6,7 @@ in two pieces of one answer. RFC 8259, 8.2, allows that and leaves open what it 
 """
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -44,3 +45,20 @@ def without_halves(data: bytes) -> bytes:
 @lru_cache(maxsize=64)
 def _decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
+
+
+Fields = Mapping[str, Any]
+"""An object of any shape."""
+
+
+def fields(value: object) -> Fields:
+    return value if isinstance(value, dict) else {}
+
+
+def text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def count(value: object) -> int:
+    """Not negative; fractions are cut off."""
+    return int(value) if isinstance(value, int | float) and value > 0 else 0

@@ -4,10 +4,14 @@ Memory: what is loaded at the start stays, and what a burst has needed is given 
 Source: mallopt(3), malloc_trim(3) of glibc. Its threshold for blocks of their own grows with the
 blocks that are freed, and then large buffers lie between small ones for ever. With another C
 library nothing is done.
+
+No core dump is written, and no other program of the same user looks into the memory: prompts and
+keys would lie in a file, or in the journal of the machine, long after the work is done.
 """
 
 import ctypes
 import gc
+import resource
 
 _M_MMAP_THRESHOLD = -3
 _LARGE_BYTES = 256 * 1024
@@ -61,3 +65,26 @@ def collect_from_now_on() -> None:
     """
     gc.freeze()
     gc.enable()
+
+
+_PR_SET_DUMPABLE = 4
+
+
+def forbid_core_dumps() -> int:
+    """
+    Forbid both for this process.
+
+    Returns:
+        The limit of core files that it had, for the programs that it starts: they are the user's.
+
+    Source: core(5), prctl(2). A program that is executed is dumpable again, limits are inherited.
+    """
+    before, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    hide_memory()
+    return before
+
+
+def hide_memory() -> None:
+    """For this process and what is forked from it; also for what the kernel pipes to a handler."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

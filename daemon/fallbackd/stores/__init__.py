@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from fallbackd.ports.store import Store
-from fallbackd.stores.loading import open_sqlite
+from fallbackd.stores.loading import Since, open_sqlite
 from fallbackd.stores.memory import MemoryStore
-from fallbackd.stores.since import Since
 
 
 async def open_store(url: str, *, now: float, since: Since | None = None) -> Store:

@@ -12,7 +12,6 @@ from fallbackd.core.ids import DelegationId
 from fallbackd.core.records import Delegation, Meter, Session
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import Selection
-from fallbackd.stores.codec import RecordT, Undecodable, decode
 from fallbackd.stores.opening import (
     Opened,
     Removed,
@@ -24,7 +23,17 @@ from fallbackd.stores.opening import (
     transaction,
 )
 from fallbackd.stores.trouble import warn
-from fallbackd.stores.writes import ADD_NOTE, ADD_STORY, DROP, PUT, Value, Writes
+from fallbackd.stores.writes import (
+    ADD_NOTE,
+    ADD_STORY,
+    DROP,
+    PUT,
+    RecordT,
+    Undecodable,
+    Value,
+    Writes,
+    decode,
+)
 
 MAX_CODE_POINT = 0x10FFFF
 PRUNED_AT_ONCE = 500

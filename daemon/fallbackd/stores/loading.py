@@ -1,5 +1,6 @@
 """A database opened, loaded and ready to be decided on."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from anyio import to_thread
@@ -7,9 +8,11 @@ from anyio import to_thread
 from fallbackd.core.health.clocks import from_disk
 from fallbackd.stores.database import Database
 from fallbackd.stores.mirror import Mirror
-from fallbackd.stores.since import Since
 from fallbackd.stores.sqlite import MAX_ENDED, MAX_JOURNAL, SqliteStore
 from fallbackd.stores.trouble import sentence, warn
+
+Since = Callable[[Mapping[str, str]], tuple[float, float]]
+"""From the facts: now on the clock of the records, and for how many seconds no daemon ran."""
 
 
 async def open_sqlite(

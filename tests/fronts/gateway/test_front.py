@@ -14,7 +14,7 @@ from tests.support.daemon import HANG_S
 from tests.support.gateway import KINDS
 from tests.support.running_engine import agent, engine_in, settings
 
-from fallbackd.backends.api_errors import error_body
+from fallbackd.backends.passage import error_body
 from fallbackd.core.protocol import HttpRequest, HttpResponse
 from fallbackd.fronts.gateway.front import GatewayFront
 from fallbackd.ports.passing import PassedOn, TakePiece

@@ -7,8 +7,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from fallbackd.backends import passage
-from fallbackd.backends.api_errors import error_body
-from fallbackd.backends.passage import Passage
+from fallbackd.backends.passage import Passage, error_body
 from fallbackd.backends.spec import ApiMode
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence, HttpResponse

@@ -6,7 +6,7 @@ from functools import partial
 from msgspec import Struct, structs
 
 from fallbackd.backends import http_calls, passage
-from fallbackd.backends.embeddings import EMBEDS, same_vectors
+from fallbackd.backends.http_calls import EMBEDS, same_vectors
 from fallbackd.backends.model_names import spelled_like
 from fallbackd.backends.spec import ApiMode, BackendKind
 from fallbackd.core.authority import Authority

@@ -30,7 +30,7 @@ from fallbackd.fronts.gateway.room import no_room
 from fallbackd.fronts.gateway.server import GatewayServer
 from fallbackd.fronts.gateway.settings import Bounds, Rules
 from fallbackd.fronts.gateway.stored import StoredAnswers, StoredCall, stored_call
-from fallbackd.lib.peercred import peer
+from fallbackd.lib.processes import peer
 from fallbackd.ports.passing import PassOn
 
 log = structlog.get_logger("gateway")

@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 import msgspec
 
-from fallbackd.backends.api_errors import error_event
 from fallbackd.backends.lines import fields, read_object, words
-from fallbackd.backends.passage import Passage
+from fallbackd.backends.passage import Passage, error_event
 from fallbackd.backends.spec import ApiMode
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, ToCaller
 

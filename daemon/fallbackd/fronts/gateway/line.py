@@ -8,7 +8,10 @@ demands.
 
 import asyncio
 import re
+import select
+import socket
 from collections import deque
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -19,7 +22,39 @@ from fallbackd.core.authority import Authority
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, ToCaller
 from fallbackd.fronts.gateway.incoming import HeadIn, IncomingRequest
 from fallbackd.fronts.gateway.room import Room, Share
-from fallbackd.lib.hangups import HangUpWatch
+
+
+class _Open(Protocol):
+    def fileno(self) -> int: ...
+
+
+class HangUpWatch:
+    """
+    Tells once, from the running event loop, that a peer has closed its connection, or its side.
+
+    Args:
+        connection: A stream, over TCP or Unix.
+        tell: Called once at most, and not behind `close`.
+    """
+
+    def __init__(self, connection: socket.socket | _Open, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._found = select.epoll()
+        # The loop asks for bytes alone; a set of epoll is readable when one of its events has come.
+        self._found.register(connection.fileno(), select.EPOLLRDHUP)
+        self._loop.add_reader(self._found.fileno(), self._hung_up)
+
+    def _hung_up(self) -> None:
+        self.close()
+        self._tell()
+
+    def close(self) -> None:
+        """Idempotent."""
+        if not self._found.closed:
+            self._loop.remove_reader(self._found.fileno())
+            self._found.close()
+
 
 MAX_HEAD_BYTES = 64 * 1024
 BODY_LIMIT_S = 120.0

@@ -23,12 +23,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from fallbackd.backends.opencode_errors import error_evidence, retry_evidence
-from fallbackd.backends.opencode_message import message_usage
-from fallbackd.backends.opencode_server import tool_effects
+from fallbackd.backends.opencode_server import (
+    error_evidence,
+    message_usage,
+    retry_evidence,
+    tool_effects,
+)
 from fallbackd.core.protocol import Evidence, Usage
-from fallbackd.lib.loose import fields as _table
-from fallbackd.lib.loose import text as _text
+from fallbackd.lib.foreign_json import fields as _table
+from fallbackd.lib.foreign_json import text as _text
 from fallbackd.ports.opencode import Written
 
 EventFields = Mapping[str, Any]  # any JSON

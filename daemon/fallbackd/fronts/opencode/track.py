@@ -16,8 +16,8 @@ from fallbackd.fronts.opencode.convert import (
     Stopped,
     model_of,
 )
-from fallbackd.lib.loose import fields as _table
-from fallbackd.lib.loose import text as _text
+from fallbackd.lib.foreign_json import fields as _table
+from fallbackd.lib.foreign_json import text as _text
 
 NOT_WHOLE = frozenset({"tool-calls", "unknown", "error"})
 """Ends of a reply after which the same turn continues, or has failed."""

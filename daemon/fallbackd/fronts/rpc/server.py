@@ -24,7 +24,7 @@ from fallbackd.fronts.rpc.connection import Connection
 from fallbackd.fronts.rpc.dispatch import Dispatcher, refusal
 from fallbackd.fronts.rpc.shares import ConnectionLimits, Shares
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
-from fallbackd.lib import peercred
+from fallbackd.lib import processes
 from fallbackd.lib.descriptors import is_scarce, is_shortage
 from fallbackd_client.wire import codes
 
@@ -159,7 +159,7 @@ class RpcServer:
         peer.setblocking(False)
         peer.set_inheritable(False)
         try:
-            seen = peercred.peer(peer)
+            seen = processes.peer(peer)
         except OSError:
             peer.close()
             return
@@ -192,7 +192,7 @@ class RpcServer:
         self,
         peer: socket.socket,
         number: int,
-        seen: peercred.PeerCredentials,
+        seen: processes.PeerCredentials,
         authority: Authority,
         tasks: anyio.abc.TaskGroup,
     ) -> None:
@@ -206,7 +206,7 @@ class RpcServer:
                 self._subscriptions,
                 number=number,
                 peer_pid=seen.pid or None,
-                client=peercred.client_of(seen) or f"{seen.uid}:connection-{number}",
+                client=processes.client_of(seen) or f"{seen.uid}:connection-{number}",
                 shares=self._shares,
                 peer_uid=seen.uid,
                 authority=authority,

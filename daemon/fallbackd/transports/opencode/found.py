@@ -7,7 +7,7 @@ import anyio
 from msgspec import Struct
 
 from fallbackd.backends.toolchains import CACHES
-from fallbackd.lib.procenv import read_environment
+from fallbackd.lib.processes import read_environment
 from fallbackd.ports.transport import Running, Transport, Unsent
 from fallbackd.transports.opencode.record import ServerIdentity, read_server
 from fallbackd.transports.process.leftovers import read_identity

@@ -29,7 +29,7 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 
 from fallbackd.core.protocol import CommandLine, Exit, NoAnswer, ProcessExit
-from fallbackd.lib.listeners import free_port
+from fallbackd.lib.processes import free_port
 from fallbackd.ports.transport import Running, Transport
 from fallbackd.transports.opencode.found import FoundServer
 from fallbackd.transports.opencode.link import (

@@ -5,10 +5,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from urllib.parse import urlsplit
 
-from fallbackd.lib.listeners import listener
 from fallbackd.lib.privatefile import regular
-from fallbackd.lib.procenv import read_arguments, read_variables
-from fallbackd.lib.unanswered import Unanswered, unanswered
+from fallbackd.lib.processes import Unanswered, listener, read_arguments, read_variables, unanswered
 from fallbackd.ports.opencode import Owner, Written
 
 OF_PERSONS = frozenset({"", "attach", "pr"})

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fallbackd.core.protocol import Confinement, OwnCopy
-from fallbackd.lib.homes import expand, places
+from fallbackd.lib.directories import expand, places
 from fallbackd.transports.process.runner.confine import places_of
 from fallbackd.transports.process.runner.gitplaces import git_places
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from fallbackd.lib.listeners import open_sockets
-from fallbackd.lib.procenv import read_variables
+from fallbackd.lib.processes import open_sockets, read_variables
 from fallbackd.transports.process.runner import cgroup, tree
 
 MARK = "FALLBACKD_ATTEMPT"

@@ -30,7 +30,7 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd.core.protocol import Exit, ProcessExit
-from fallbackd.lib import peercred, privatefile
+from fallbackd.lib import privatefile, processes
 from fallbackd.lib.failpoints import hit
 from fallbackd.transports.process.orphans import (
     RUNNER_NAME,
@@ -221,7 +221,7 @@ def _connect(directory: str, found: Identity | None) -> socket.socket | None:
         return None
     finally:
         os.close(handle)
-    if not _is_runner(peercred.peer(line).pid, found):
+    if not _is_runner(processes.peer(line).pid, found):
         line.close()
         return None
     return line

@@ -4,8 +4,7 @@ from typing import Any
 
 import msgspec
 
-from fallbackd.backends.http_endings import is_broken_off
-from fallbackd.backends.http_shapes import first_choice
+from fallbackd.backends.http_answers import first_choice, is_broken_off
 from fallbackd.backends.lines import fields, words
 from fallbackd.fronts.gateway.translate import tables
 from fallbackd.lib import foreign_json

@@ -4,8 +4,7 @@ from typing import Any
 
 import msgspec
 
-from fallbackd.backends.http_endings import is_broken_off
-from fallbackd.backends.http_shapes import states_error
+from fallbackd.backends.http_answers import is_broken_off, states_error
 from fallbackd.backends.lines import fields, words
 from fallbackd.fronts.gateway.translate import tables
 from fallbackd.fronts.gateway.translate.streams import BROKEN_OFF, StreamTranslator, data

@@ -4,8 +4,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from fallbackd.backends.http_endings import is_broken_off
-from fallbackd.backends.http_shapes import first_choice, states_error
+from fallbackd.backends.http_answers import first_choice, is_broken_off, states_error
 from fallbackd.backends.lines import fields, words
 from fallbackd.fronts.gateway.translate import tables
 from fallbackd.fronts.gateway.translate.answers import stop_reason, text_of

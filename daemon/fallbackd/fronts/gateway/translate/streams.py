@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from fallbackd.backends.http_endings import DONE
+from fallbackd.backends.http_answers import DONE
 from fallbackd.backends.lines import read_object
 from fallbackd.lib.sse import EventReader, ServerSentEvent
 
