@@ -210,6 +210,35 @@ async def test_others_do_not_exist_for_an_agent_and_its_own_work_does(tmp_path: 
         assert (await daemon.client.call("session.get", {"session": "theirs"}))["session"]
 
 
+async def test_the_request_id_of_another_caller_neither_gives_nor_blocks_its_work(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, config(tmp_path)) as daemon:
+        work = {"prompt": "x", "backend": "helper", "permissions": "read", "wait": "finished"}
+        theirs = await daemon.client.call("delegate", {**work, "request_id": "r1"})
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("delegate", {**work, "request_id": "r1"}),
+            ("delegate", {**work, "request_id": "r1"}),
+            ("delegate", {**work, "request_id": "r2"}),
+            ("delegation.cancel", {"request_id": "r1"}),
+            ("delegation.cancel", {"request_id": "r3"}),
+            ("delegate", {**work, "request_id": "r1", "prompt": "y"}),
+        ]
+        own, again, _, cancelled, unknown, other = await asked(daemon, *calls, permissions="read")
+        own_name = own["result"]["delegation"]
+        assert own_name != theirs["delegation"]
+        assert again["result"]["delegation"] == cancelled["result"]["delegation"] == own_name
+        assert "'r3'" in unknown["error"]["message"]
+        assert f"'r1' was used for another request ({own_name})" in other["error"]["message"]
+        repeated = await daemon.client.call("delegate", {**work, "request_id": "r1"})
+        assert repeated["delegation"] == theirs["delegation"]
+        for name in ("r2", "r3"):
+            mine = await daemon.client.call(
+                "delegate", {**work, "request_id": name, "prompt": "mine"}
+            )
+            assert (mine["parent"], mine["state"]) == (None, "succeeded")
+
+
 async def test_a_session_that_a_person_continues_is_not_the_agents_any_more(
     tmp_path: Path,
 ) -> None:
@@ -381,6 +410,7 @@ async def test_who_asked_is_on_record_and_explained(tmp_path: Path) -> None:
         outer = inner["parent"]
         assert inner["asked_by"] == f"{outer}.1"
         explained = await daemon.client.call("explain", {"delegation": inner["delegation"]})
+        assert explained["asked_by"] == f"{outer}.1"
         assert f"asked for from inside {outer} by attempt {outer}.1" in json.dumps(explained)
 
 

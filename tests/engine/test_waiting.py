@@ -4,6 +4,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from msgspec import structs
 from tests.support.clock import ManualClock
 from tests.support.running_engine import (
     HANG_S,
@@ -130,6 +131,9 @@ async def test_work_of_a_process_that_several_share_is_that_of_each(tmp_path: Pa
         assert made.above == tuple(each.delegation for each in outer)
         assert both.has_begun(made)
         assert (await engine.delegate(asked, authority=one)).delegation == made.delegation
+        alone = structs.replace(asked, request_id="r2")
+        own = await engine.delegate(alone, authority=one)
+        assert (await engine.delegate(alone, authority=both)).delegation != own.delegation
         (tmp_path / "go").touch()
         for each in (made, *outer):
             await ended(engine, each)

@@ -60,7 +60,11 @@ class Authority(Struct, frozen=True, kw_only=True):
         """Whether it may see and stop this: its own descendants."""
         if self.is_person:
             return True
-        return bool(self.inside) and set(self.inside) <= set(one.above)
+        return bool(self.inside) and is_below_all(one, self.inside)
+
+    def own(self, request_id: str) -> str:
+        """A request id as it is kept: the ids of another caller are others (see `as_given`)."""
+        return "\n".join((*self.inside[:1], request_id))
 
 
 PERSON = Authority()
@@ -75,6 +79,15 @@ class Request(Struct, frozen=True, kw_only=True):
     """A real path; empty: a private directory."""
     env: Mapping[str, str] = field(default_factory=dict)
     allow_metered: bool = False
+
+
+def is_below_all(one: Delegation | Session, inside: Iterable[DelegationId]) -> bool:
+    return set(inside) <= set(one.above)
+
+
+def as_given(request_id: str | None) -> str | None:
+    """The name that its caller gave to a request, which holds no line end."""
+    return None if request_id is None else request_id.rpartition("\n")[2]
 
 
 def nothing(why: str) -> Authority:

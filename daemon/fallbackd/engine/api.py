@@ -8,7 +8,7 @@ import anyio.to_thread
 import structlog
 from msgspec import structs
 
-from fallbackd.core.authority import PERSON, Authority
+from fallbackd.core.authority import PERSON, Authority, as_given, is_below_all
 from fallbackd.core.changes import Decision, Note, PutDelegation, PutStory
 from fallbackd.core.events import (
     CancelRequested,
@@ -77,6 +77,7 @@ class Engine(Performer):
             work,
             parent=authority.attempt or work.parent,
             inside=authority.inside or work.inside,
+            request_id=None if work.request_id is None else authority.own(work.request_id),
         )
         try:
             policy = self.settings.policy
@@ -148,11 +149,11 @@ class Engine(Performer):
         """
         if work.request_id in self._withdrawn:
             raise Withdrawn(
-                f"nothing was begun: the request id {work.request_id!r} was cancelled before its"
-                " request came; send it with another id"
+                f"nothing was begun: the request id {as_given(work.request_id)!r} was cancelled"
+                " before its request came; send it with another id"
             )
         if not is_wanted():
-            log.info("request.unwanted", request_id=work.request_id)
+            log.info("request.unwanted", request_id=as_given(work.request_id))
             raise Withdrawn("nothing was begun: the caller hung up before its request was taken")
 
     async def request_of(self, delegation: str) -> NewWork:
@@ -190,8 +191,10 @@ class Engine(Performer):
         by now, and a daemon that drains still knows it.
         """
         known = None if work.request_id is None else await self._begun_by(work.request_id)
+        if known is None or not is_below_all(known, work.inside):
+            return None
         # Other parameters are refused where every request is.
-        return known if known is not None and known.digest == digest(work) else None
+        return known if known.digest == digest(work) else None
 
     async def _begun_by(self, request_id: str) -> Delegation | None:
         decision, _ = await self.store.transact(
@@ -271,10 +274,11 @@ class Engine(Performer):
         Raises:
             Unknown: It has begun nothing; if it still comes, it will not.
         """
-        found = await self._begun_by(request_id)
+        own = authority.own(request_id)
+        found = await self._begun_by(own)
         if not authority.is_person and (found is None or not authority.has_begun(found)):
             raise Unknown(f"no delegation has the request id {request_id!r}")
-        self._withdrawn[request_id] = None
+        self._withdrawn[own] = None
         if found is None:
             while len(self._withdrawn) > MAX_WITHDRAWN:
                 self._withdrawn.popitem(last=False)
@@ -282,7 +286,7 @@ class Engine(Performer):
                 f"no delegation has the request id {request_id!r}; if its request still comes,"
                 " nothing is begun"
             )
-        self._withdrawn.pop(request_id, None)  # sent again, it is known
+        self._withdrawn.pop(own, None)  # sent again, it is known
         return await self.cancel(found.delegation, by=authority.attempt)
 
     async def cancel_session(self, session: str, authority: Authority = PERSON) -> Delegation:

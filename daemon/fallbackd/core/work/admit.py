@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import structs
 
-from fallbackd.core.authority import lower_replay
+from fallbackd.core.authority import as_given, is_below_all, lower_replay
 from fallbackd.core.case import Case
 from fallbackd.core.changes import Decision, Rejection, RejectionKind
 from fallbackd.core.effects import OpenWindow, WakeAt
@@ -28,7 +28,7 @@ from fallbackd.core.work.workspaces import blocker, is_hidden, why_blocked, why_
 
 def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
     snapshot, policy = case.snapshot, case.policy
-    known = snapshot.same_request
+    known = _same_request(case, event)
     if known is not None and known.digest == event.digest:
         return case.finish(answer=known)
     if (rejected := _not_now(case, event)) is not None:
@@ -66,6 +66,12 @@ def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
             WakeAt(at=opened.deadline_at, delegation=event.delegation, purpose="deadline")
         )
     return case.finish()
+
+
+def _same_request(case: Case, event: DelegateRequested) -> Delegation | None:
+    """What the request id has begun, unless it is hidden from one of those that share a process."""
+    known = case.snapshot.same_request
+    return known if known is not None and is_below_all(known, event.inside) else None
 
 
 def _parent(event: DelegateRequested, snapshot: Snapshot) -> Delegation | None:
@@ -238,12 +244,12 @@ def _within(turn: Turn, parent: Delegation) -> Turn:
 
 def _not_now(case: Case, event: DelegateRequested) -> Decision | None:
     """A request that is refused whatever its candidates are."""
-    known, policy = case.snapshot.same_request, case.policy
+    known, policy = _same_request(case, event), case.policy
     if known is not None:
         return _reject(
             case,
             "request_id",
-            f"the request_id {event.request_id!r} was used for another request "
+            f"the request_id {as_given(event.request_id)!r} was used for another request "
             f"({known.delegation}); give a new one",
             delegation=known.delegation,
         )
