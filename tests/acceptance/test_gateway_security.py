@@ -336,6 +336,13 @@ async def test_an_attempt_sends_its_own_token_and_spends_what_it_may(tmp_path: P
             name: status for name, (_, status) in TRIES.items()
         }
         assert g.api.calls("three") == []
+        (outer,) = (await g.daemon.client.call("delegation.list"))["delegations"]
+        await g.ask()
+        mine, *inside = (await g.daemon.client.call("exchange.list", {}))["exchanges"]
+        assert mine["asked_by"] is None
+        assert {one["asked_by"] for one in inside} == {f"{outer['delegation']}.1"}
+        told = await g.daemon.client.call("explain", {"delegation": inside[0]["exchange"]})
+        assert told["asked_by"] == f"{outer['delegation']}.1"
         code = 'from asking import *\nprint(ask(A_PORT, own, model="paid"), own)'
         status, _, own = (await ask_from_inside(g, tmp_path, code, allow_metered=True)).split()
         assert status == "200"

@@ -55,6 +55,7 @@ async def explain(engine: "Engine", params: ExplainParams, caller: Caller) -> Ex
         delegation=found.delegation,
         state=found.state,
         requested=found.requested,
+        asked_by=found.asked_by,
         served_by=found.served_by,
         usage=shapes.usage(found.usage),
         questions=tuple(shapes.question(one) for one in found.questions),

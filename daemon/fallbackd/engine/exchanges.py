@@ -11,7 +11,7 @@ import anyio
 from msgspec import Struct, field
 
 from fallbackd.core.failures import Failure
-from fallbackd.core.ids import BackendId
+from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Verdict
 
@@ -41,6 +41,7 @@ class ExchangeRecord(Struct, kw_only=True):
     """
     Attributes:
         asked: The model that the caller named, or the beginning of a long name.
+        asked_by: The attempt from inside which it came.
         reason: Why the first backend did not answer.
         state: running, succeeded, failed, or cancelled: the caller has gone.
     """
@@ -49,6 +50,7 @@ class ExchangeRecord(Struct, kw_only=True):
     api: str
     asked: str | None
     began_at: float
+    asked_by: AttemptId | None = None
     ended_at: float | None = None
     state: str = "running"
     requested: str | None = None
@@ -97,12 +99,21 @@ class Exchanges:
     def running(self) -> int:
         return len(self._running)
 
-    def begin(self, name: str, *, api: str, asked: str | None, at: float) -> ExchangeRecord:
+    def begin(
+        self,
+        name: str,
+        *,
+        api: str,
+        asked: str | None,
+        at: float,
+        asked_by: AttemptId | None = None,
+    ) -> ExchangeRecord:
         record = ExchangeRecord(
             exchange=PREFIX + name,
             api=api,
             asked=None if asked is None else asked[:MAX_ASKED_CHARS],
             began_at=at,
+            asked_by=asked_by,
         )
         self._kept[record.exchange] = record
         self._running.add(record.exchange)

@@ -191,6 +191,7 @@ def list_view(found: dict[str, Json], style: Style) -> str:
         took = "" if ended_at is None else f"{ended_at - began_at:.1f} s"
         served = one.get("served_by") or "-"
         reason, model = one.get("reason"), one.get("model") or ""
+        asked_by = one.get("asked_by")
         words = (
             one["exchange"],
             clock(began_at, now()),
@@ -199,6 +200,7 @@ def list_view(found: dict[str, Json], style: Style) -> str:
             served if not reason else f"{served} ({reason})",
             model,
             usage_words(one.get("usage")),
+            "" if asked_by is None else f"from inside {asked_by}",
         )
         lines.append("  ".join(one_line(word) for word in words if word))
     if not lines:

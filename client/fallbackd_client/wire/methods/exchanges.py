@@ -20,6 +20,8 @@ class Exchange(Struct, frozen=True, kw_only=True):
     """When it came in."""
     asked: str | None = None
     """The model that it named; of a long name the first 200 characters."""
+    asked_by: str | None = None
+    """The attempt from inside which it came; null: a person's program made it."""
     requested: str | None = None
     """The backend that comes first for it."""
     served_by: str | None = None

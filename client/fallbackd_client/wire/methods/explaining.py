@@ -110,6 +110,8 @@ class ExplainResult(Struct, frozen=True, kw_only=True):
     """Its state."""
     requested: str | None = None
     """The backend that it was to run on first."""
+    asked_by: str | None = None
+    """The attempt from inside which it was requested; null: a person requested it."""
     served_by: str | None = None
     """The backend that answered."""
     usage: TokenUsage = TokenUsage()

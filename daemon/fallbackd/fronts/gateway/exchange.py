@@ -114,7 +114,11 @@ class Exchange:
         """Backends that cannot be asked this at all."""
         self._is_whole = False
         self._record = engine.exchanges.begin(
-            engine.world.mint(), api=asked.mode, asked=asked.model, at=engine.clock.now()
+            engine.world.mint(),
+            api=asked.mode,
+            asked=asked.model,
+            at=engine.clock.now(),
+            asked_by=asker.attempt,
         )
         self._reason = ""
         """Why the first backend did not answer."""

@@ -201,14 +201,14 @@ def test_the_last_calls_say_who_answered(run_cli: RunCli) -> None:
         "usage": {"input_tokens": 12, "output_tokens": 3, "cost_usd": 0.0125},
     }
     left = {"exchange": "ex-0", "state": "cancelled", "began_at": call["began_at"]}
-    left["ended_at"] = call["ended_at"]
+    left |= {"ended_at": call["ended_at"], "asked_by": "d1.1"}
     ran = run_cli(["gateway", "list"], {"exchange.list": {"exchanges": [call, left]}})
     first, second, *_ = ran.out.splitlines()
     assert re.fullmatch(
         r"ex-1  .*  succeeded  2\.5 s  other \(rate_limit\)  m  12 tokens in, 3 out, .*", first
     )
     assert first.endswith("3 out, 0.0125 USD")
-    assert re.fullmatch(r"ex-0  .*  cancelled  2\.5 s  -", second)
+    assert re.fullmatch(r"ex-0  .*  cancelled  2\.5 s  -  from inside d1\.1", second)
     assert "explain -v" in ran.out
 
 
