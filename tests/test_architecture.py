@@ -104,7 +104,7 @@ def test_a_function_is_listed_for_each_type_and_takes_it() -> None:
     from fallbackd.core.decision_log import WORDS
     from fallbackd.core.effects import Effect
     from fallbackd.core.events import Event
-    from fallbackd.engine.keys import KEYS
+    from fallbackd.engine.loop import KEYS
     from fallbackd.stores.mirror import ADDED
     from fallbackd.stores.writes import WRITTEN
 

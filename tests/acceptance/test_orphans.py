@@ -8,7 +8,7 @@ import anyio
 from tests.support.agents import HANGING, backend_script
 from tests.support.daemon import HANG_S, Daemon, running
 
-from fallbackd.engine.attendance import ABANDONED
+from fallbackd.engine.timers import ABANDONED
 from fallbackd_client.aio import AsyncClient
 
 SHORT_S = 0.05

@@ -22,7 +22,7 @@ from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.records import Keys, Session, Snapshot
 from fallbackd.core.watch import Watch
-from fallbackd.engine.keys import keys_of
+from fallbackd.engine.loop import keys_of
 from fallbackd.stores.memory import MemoryStore
 
 COUNTS = (10, 1_000, 100_000)

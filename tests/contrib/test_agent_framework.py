@@ -14,7 +14,7 @@ import anyio.to_thread
 import pytest
 from tests.support.daemon import HANG_S, InProcess, in_process
 
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 from fallbackd_client.aio import AsyncClient
 from fallbackd_client.client import Client
 
@@ -115,7 +115,7 @@ async def test_fifty_clients_at_one_wall_hit_it_with_one_real_call(scene: Scene)
         )
         async with in_process(scene.tmp_path, config) as daemon:
             # An outage has ended by the clock: nobody knows whether the wall still stands.
-            await marking.mark(daemon.engine, "acme", reason="crash", ttl_s=0.001, note=None)
+            await feedback.mark(daemon.engine, "acme", reason="crash", ttl_s=0.001, note=None)
             providers = {"acme": scene.provider(wall.url), "spare": scene.provider(other.url)}
             served: Counter[str] = Counter()
 
@@ -139,7 +139,7 @@ async def test_fifty_clients_with_nobody_else_are_refused_with_a_time(scene: Sce
     with sim.Simulator({"sk-wall": sim.USED_UP}) as wall:
         config = scene.backend("acme", wall.url, wall="sk-wall")
         async with in_process(scene.tmp_path, config) as daemon:
-            await marking.mark(daemon.engine, "acme", reason="crash", ttl_s=0.001, note=None)
+            await feedback.mark(daemon.engine, "acme", reason="crash", ttl_s=0.001, note=None)
             send = scene.provider(wall.url).send_async
 
             async def refused() -> float | None:
@@ -174,7 +174,7 @@ async def test_a_provider_that_is_not_there_and_a_bug_of_the_framework(scene: Sc
     async with in_process(scene.tmp_path, config) as daemon:
         with pytest.raises(scene.guarded.NobodyLeft, match="no backend is available now"):
             await scene.ask(daemon, "http://127.0.0.1:9/v1")
-        await marking.clear(daemon.engine, "acme")
+        await feedback.clear(daemon.engine, "acme")
 
         async def broken(candidate: Any) -> Any:
             raise RuntimeError("a bug")
@@ -188,7 +188,7 @@ async def test_a_provider_that_is_not_there_and_a_bug_of_the_framework(scene: Sc
 async def test_the_lease_of_a_caller_names_its_owner_in_health(scene: Scene) -> None:
     config = scene.backend("acme", "http://127.0.0.1:9/v1", a="sk-1")
     async with in_process(scene.tmp_path, config) as daemon:
-        await marking.mark(daemon.engine, "acme", reason="crash", ttl_s=0.001, note=None)
+        await feedback.mark(daemon.engine, "acme", reason="crash", ttl_s=0.001, note=None)
         told = await daemon.client.call("resolve", {"backend": "acme", "lease": True})
         lease = told["lease"]
         assert lease["owner"].startswith("process ")
@@ -244,13 +244,13 @@ async def test_who_lost_its_lease_goes_on_all_the_same(scene: Scene) -> None:
     )
     asked: list[str] = []
     async with in_process(scene.tmp_path, config + CHAINED) as daemon:
-        await marking.mark(daemon.engine, "acme", reason="crash", ttl_s=0.001, note=None)
+        await feedback.mark(daemon.engine, "acme", reason="crash", ttl_s=0.001, note=None)
 
         async def send(candidate: Any) -> Any:
             asked.append(candidate.backend)
             if candidate.backend == "acme":
                 assert candidate.lease is not None
-                await marking.clear(daemon.engine, "acme")
+                await feedback.clear(daemon.engine, "acme")
             return scene.guarded.Answer(status=200 if candidate.backend == "other" else 401)
 
         assert (await scene.ask_async(daemon, send)).is_good

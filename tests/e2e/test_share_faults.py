@@ -16,7 +16,7 @@ from fallbackd.core.events import Reported
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.share.turns import TURN_S
-from fallbackd.engine import callers, marking
+from fallbackd.engine import callers, feedback
 
 SCOPE = ScopeId(f"provider:{HOST}")
 
@@ -220,7 +220,7 @@ async def test_work_that_has_no_other_way_waits_for_no_turn(
             one.sharing.look_now()
             await one.until(is_lost)
             await one.until(is_unproven)
-            await marking.pause(one.engine, "second", note=None)
+            await feedback.pause(one.engine, "second", note=None)
         told = [await one.resolve() for one in machines]
         assert [found.backend for found in told] == ["first", "first", "first"]
 
@@ -295,7 +295,7 @@ async def test_a_user_with_the_least_rights_is_enough(tmp_path: Path, server: Re
         await one.report(await one.resolve(), provider)
         await other.until(lambda each: not each.view().unproven)
         await one.sharing.say("first", "pause")
-        await marking.resume(other.engine, "first")
+        await feedback.resume(other.engine, "first")
         steps = await one.sharing.test()
         assert [each.ok for each in steps] == [True, True]
 

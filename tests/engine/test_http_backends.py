@@ -26,7 +26,7 @@ from tests.support.running_engine import (
 
 from fallbackd.core.policy import Price
 from fallbackd.core.records import Delegation
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.requests import NewWork
@@ -255,7 +255,7 @@ async def test_a_trial_that_is_lost_with_its_daemon_is_made_again(tmp_path: Path
         p.behave("a", "hang_mid", "ok")
         config = settings(api(p, "a"))
         async with engine_for(tmp_path, config, store="sqlite", clock=clock) as engine:
-            await marking.mark(engine, "a", reason="overloaded", ttl_s=1.0, note=None)
+            await feedback.mark(engine, "a", reason="overloaded", ttl_s=1.0, note=None)
             clock.advance(2.0)
             found = await begun(engine, p, words=b"PONG-OK")
             assert (await engine.delegation(found.delegation)).attempts[0].trial

@@ -22,7 +22,7 @@ from tests.support.running_engine import (
 )
 from tests.support.scripts import runs_of, script
 
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 from fallbackd.engine.requests import Draining, NewWork
 from fallbackd.engine.ticker import tick
 from fallbackd.stores import open_store
@@ -148,7 +148,7 @@ async def test_a_damaged_run_directory_keeps_no_daemon_from_starting(tmp_path: P
         lost = await ended(second, begun.delegation)
         assert lost.state == "failed"
         assert "look for its processes" in (lost.message or "")
-        await marking.clear(second, "a")
+        await feedback.clear(second, "a")
         (tmp_path / "go").touch()
         assert (await work(second, backend="a")).state == "succeeded"
 
@@ -159,7 +159,7 @@ async def test_a_trial_of_a_dead_daemon_goes_on_and_blocks_nobody_behind_it(
     clock = ManualClock()
     config = settings(gated(tmp_path))
     async with engine_in(tmp_path, config, store="sqlite", clock=clock, leaves=True) as first:
-        await marking.mark(first, "a", reason="timeout", ttl_s=None, note=None)
+        await feedback.mark(first, "a", reason="timeout", ttl_s=None, note=None)
         clock.advance(120)
         begun = await first.delegate(NewWork(prompt="x", backend="a"))
         assert begun.attempts[0].trial
@@ -180,7 +180,7 @@ async def test_health_outlives_the_engine(tmp_path: Path) -> None:
     async with engine_in(tmp_path, settings(a, b), store="sqlite") as engine:
         await work(engine, backend="a")
         before = engine.snapshot().health["backend:a"].outage  # type: ignore[index]
-        await marking.pause(engine, "b", note="by hand")
+        await feedback.pause(engine, "b", note="by hand")
     async with engine_in(tmp_path, settings(a, b), store="sqlite") as engine:
         assert state_of(engine, "a") == "rate_limited"
         assert engine.snapshot().health["backend:a"].outage == before  # type: ignore[index]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fallbackd.engine.share_advice import FRESH_S, advice
+from fallbackd.engine.sharing import FRESH_S, advice
 from fallbackd.ports.share import Card
 
 HOST = "api.example.com"

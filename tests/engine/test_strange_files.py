@@ -102,7 +102,7 @@ async def test_a_file_system_that_hangs_takes_no_thread_of_the_tick(tmp_path: Pa
 
 
 def test_pruning_follows_no_link_out_of_the_run_directories(tmp_path: Path) -> None:
-    from fallbackd.engine.leftovers import list_directories, tidy_one
+    from fallbackd.engine.runs import list_directories, tidy_one
 
     (tmp_path / "other" / "1").mkdir(parents=True)
     (tmp_path / "other" / "1" / ".x.new").touch()

@@ -3,8 +3,7 @@
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import AgentText
 from fallbackd.core.watch import Watch
-from fallbackd.engine.live import Progress, Texts
-from fallbackd.engine.telling import Teller
+from fallbackd.engine.live import Progress, Teller, Texts
 from fallbackd.lib.secretvalues import SecretValues
 
 KEY = "sk-ant-api03-AAAABBBBCCCC1234"

@@ -20,7 +20,7 @@ from tests.support.running_engine import (
 from tests.support.scripts import runs_of, script
 
 from fallbackd.core.ids import DelegationId
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 from fallbackd.engine.requests import NewWork, Refused, Unknown
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
@@ -306,7 +306,7 @@ async def test_a_caller_that_goes_while_it_is_admitted_leaves_nothing_half(
 async def test_where_a_trial_is_under_way_others_wait_for_it(tmp_path: Path) -> None:
     clock = ManualClock()
     async with engine_in(tmp_path, settings(gated(tmp_path)), clock=clock) as engine:
-        await marking.mark(engine, "a", reason="timeout", ttl_s=None, note=None)
+        await feedback.mark(engine, "a", reason="timeout", ttl_s=None, note=None)
         clock.advance(120)
         trial = await engine.delegate(NewWork(prompt="x", backend="a"))
         others = [await engine.delegate(NewWork(prompt="y", backend="a")) for _ in range(3)]

@@ -19,7 +19,7 @@ from tests.support.scripts import runs_of, script
 
 from fallbackd.core.failures import Reason
 from fallbackd.core.policy import ReasonPolicy
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 from fallbackd.engine.requests import NewWork
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"
@@ -194,7 +194,7 @@ async def test_a_success_that_began_before_the_mark_clears_nothing(tmp_path: Pat
     async with engine_in(tmp_path, config) as engine:
         begun = await engine.delegate(NewWork(prompt="x", backend="a"))
         await until(lambda: runs_of(tmp_path, "a") == 1)
-        await marking.mark(engine, "a", reason="rate_limit", ttl_s=None, note=None)
+        await feedback.mark(engine, "a", reason="rate_limit", ttl_s=None, note=None)
         (tmp_path / "go").touch()
         assert (await ended(engine, begun)).state == "succeeded"
         assert state_of(engine, "a") == "rate_limited"

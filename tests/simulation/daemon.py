@@ -25,9 +25,9 @@ from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.protocol import Call
 from fallbackd.core.records import Keys, Snapshot
 from fallbackd.engine.api import Engine
-from fallbackd.engine.audience import Audience
-from fallbackd.engine.committing import Committing
 from fallbackd.engine.environment import Transports, World
+from fallbackd.engine.live import Audience
+from fallbackd.engine.loop import Committing
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.ticker import tick
 from fallbackd.lib.clock import SystemClock

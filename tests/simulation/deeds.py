@@ -6,7 +6,7 @@ from tests.simulation.callers import Callers
 from tests.simulation.script import Deed
 from tests.simulation.stage import Stage
 
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.requests import NewWork
 
@@ -48,12 +48,12 @@ async def do(stage: Stage, callers: Callers, deed: Deed) -> None:
             await callers.resolve(*value)
         case "mark":
             await callers.tell(
-                lambda engine: marking.mark(engine, value, reason=None, ttl_s=None, note=None)
+                lambda engine: feedback.mark(engine, value, reason=None, ttl_s=None, note=None)
             )
         case "clear":
-            await callers.tell(lambda engine: marking.clear(engine, value))
+            await callers.tell(lambda engine: feedback.clear(engine, value))
         case "pause":
-            await callers.tell(lambda engine: marking.pause(engine, value, note=None))
+            await callers.tell(lambda engine: feedback.pause(engine, value, note=None))
         case "session_end":
             await callers.tell(lambda engine: engine.end_session(value))
         case "session_compact":

@@ -12,7 +12,7 @@ from fallbackd.core.health.record import Health, is_leased
 from fallbackd.core.health.scopes import scopes_of
 from fallbackd.core.ids import ScopeId, delegation_of
 from fallbackd.core.policy import Backend
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 from fallbackd.engine.requests import NewWork
 
 QUIET_TICK_S = 86_400.0
@@ -43,7 +43,7 @@ async def hold_quiet(stage: Stage, callers: Callers) -> None:
         await callers.tell(lambda engine: engine.set_settings(stage.settings))
     for deed in stage.script.deeds:
         if deed.what == "pause":
-            await callers.tell(lambda engine, deed=deed: marking.resume(engine, deed.value))
+            await callers.tell(lambda engine, deed=deed: feedback.resume(engine, deed.value))
     await anyio.sleep(LEASE_S + 1)
     daemon = await stage.until_up()
     engine, store = daemon.engine, daemon.store

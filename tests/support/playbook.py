@@ -39,7 +39,7 @@ from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy, Rol
 from fallbackd.core.protocol import Observation, Usage
 from fallbackd.core.records import Delegation, Session, Snapshot
 from fallbackd.core.watch import Watch, see
-from fallbackd.engine.keys import keys_of
+from fallbackd.engine.loop import keys_of
 from fallbackd.stores.mirror import Draft, Mirror
 
 T0 = 1_800_000_000.0

@@ -20,7 +20,7 @@ from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import REASONS, Policy
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.views import health_entry
-from fallbackd.engine import callers, marking
+from fallbackd.engine import callers, feedback
 from fallbackd.fronts.opencode.telling import notice_of, show
 
 Json = dict[str, Any]
@@ -134,7 +134,7 @@ class Driver:
 
     async def marked(self, model: str, step: Json) -> None:
         self.w.watched.know((model,))
-        await marking.mark(
+        await feedback.mark(
             self.w.engine, model, reason=step["reason"], ttl_s=step["ttl_s"], note=None
         )
 

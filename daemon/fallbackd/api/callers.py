@@ -21,7 +21,7 @@ from fallbackd.core.protocol import Usage
 from fallbackd.core.reasons import NOT_SET_UP
 from fallbackd.core.routing import suggest as rules
 from fallbackd.engine import callers
-from fallbackd.engine.descent import require_readable
+from fallbackd.engine.admission import require_readable
 from fallbackd.engine.requests import Invalid
 from fallbackd.transports.project_size import project_tokens
 from fallbackd_client.wire.methods.callers import (

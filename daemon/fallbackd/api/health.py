@@ -8,7 +8,7 @@ from fallbackd.api.health_view import health_entries, health_entry, scope_entry
 from fallbackd.api.host import Caller
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 from fallbackd.engine.requests import Draining, Unknown
 from fallbackd_client.wire.health_shapes import HealthEntry
 from fallbackd_client.wire.methods.health import HEALTH, HealthParams, HealthResult
@@ -30,18 +30,18 @@ async def health(engine: "Engine", params: HealthParams, caller: Caller) -> Heal
         case "get":
             return HealthResult(health=_one(engine, target))
         case "clear":
-            return HealthResult(cleared=tuple(await marking.clear(engine, params.target)))
+            return HealthResult(cleared=tuple(await feedback.clear(engine, params.target)))
         case "mark" if params.ttl_s == 0:
-            cleared = tuple(await marking.clear(engine, target))
+            cleared = tuple(await feedback.clear(engine, target))
             return HealthResult(cleared=cleared, health=_one(engine, target))
         case "mark":
-            await marking.mark(
+            await feedback.mark(
                 engine, target, reason=params.reason, ttl_s=params.ttl_s, note=params.note
             )
         case "pause":
-            await marking.pause(engine, target, note=params.note or params.reason)
+            await feedback.pause(engine, target, note=params.note or params.reason)
         case "resume":
-            await marking.resume(engine, target)
+            await feedback.resume(engine, target)
     return HealthResult(health=_one(engine, target))
 
 

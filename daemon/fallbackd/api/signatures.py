@@ -9,7 +9,7 @@ from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd.core.failures import Reason
-from fallbackd.engine import feedback, lessons
+from fallbackd.engine import feedback
 from fallbackd.engine.judging import off_the_loop
 from fallbackd_client.wire.methods.signatures import (
     CLASSIFICATION_EXPLAIN,
@@ -87,7 +87,7 @@ def _weighed(one: "Deciding") -> Weighed:
 async def classification_train(
     engine: "Engine", params: ClassificationTrainParams, caller: Caller
 ) -> ClassificationTrainResult:
-    made = await lessons.train(engine)
+    made = await feedback.train(engine)
 
     def word(reason: Reason | None) -> str | None:
         return None if reason is None else reason.value

@@ -11,7 +11,7 @@ import structlog
 from fallbackd.config.load import VOICE_FILE, Loaded
 from fallbackd.config.voice import VoiceHealth, VoiceMark, read_voice, render_voice
 from fallbackd.core.views import health_entries
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 from fallbackd.engine.api import Engine
 from fallbackd.lib import atomicfile
 from fallbackd.lib.failpoints import hit
@@ -97,13 +97,13 @@ class VoiceImport:
         news = [one for one in found.marks if one not in known and self._is_newer(one)]
         for mark in news:
             ttl_s = FOR_EVER_S if mark.ttl_s is None else mark.ttl_s
-            await marking.import_mark(
+            await feedback.import_mark(
                 self._engine, mark.backend, reason=mark.words, since_at=mark.since_at, ttl_s=ttl_s
             )
         named = {one.backend for one in found.marks} | found.ours
         for mark in known:
             if mark.backend not in named and self._is_on_record(mark):
-                await marking.clear(self._engine, mark.backend)
+                await feedback.clear(self._engine, mark.backend)
         return len(news)
 
     def _since_at(self, backend: str) -> float | None:

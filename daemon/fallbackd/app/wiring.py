@@ -26,9 +26,8 @@ from fallbackd.core.authority import Authority, nothing
 from fallbackd.core.policy import Defaults
 from fallbackd.engine.api import Engine
 from fallbackd.engine.credentials import secret_variables
-from fallbackd.engine.environment import Settings, Transports, World
-from fallbackd.engine.leftovers import list_directories
-from fallbackd.engine.taught import Taught
+from fallbackd.engine.environment import Settings, Taught, Transports, World
+from fallbackd.engine.runs import list_directories
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.lib import privatefile
 from fallbackd.lib.clock import Instant, SystemClock

@@ -1,23 +1,40 @@
-"""From the words of a caller to a `DelegateRequested`: paths, ids, the digest."""
+"""From the words of a caller to a `DelegateRequested`: paths, ids, the digest, its authority."""
 
 import hashlib
 import os
 import stat
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec import structs
 
+from fallbackd.backends.spec import Options
+from fallbackd.core.authority import (
+    PERSON,
+    Authority,
+    Request,
+    authority_in,
+    meet,
+    narrowed,
+    nothing,
+)
 from fallbackd.core.changes import Rejection
 from fallbackd.core.events import DelegateRequested
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId, SessionId
 from fallbackd.core.policy import Entry, Policy
-from fallbackd.core.records import Snapshot
+from fallbackd.core.records import Delegation, Snapshot
 from fallbackd.core.routing.candidates import find_role
-from fallbackd.engine.environment import World
-from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused, mode_of
+from fallbackd.core.routing.families import UNKNOWN, family_of, family_of_model, known_families
+from fallbackd.engine.environment import Settings, World
+from fallbackd.engine.live import Held
+from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused, Unknown, mode_of
+from fallbackd.engine.runs import Runs
+from fallbackd.engine.takeover import place_of
 from fallbackd.lib.alike import alike
-from fallbackd.lib.directories import identities, identity, is_below
+from fallbackd.lib.directories import identities, identity, is_below, places
+from fallbackd.ports.store import Store
 
 CHARS_PER_TOKEN = 4.0
 """A rough measure of English text and code; only compared with context sizes."""
@@ -264,3 +281,198 @@ def _require_possible_env(work: NewWork, policy: Policy) -> None:
                 f"env: the value of {name} is longer than a program can be given "
                 f"({MAX_VARIABLE_BYTES} bytes with its name); put it into a file"
             )
+
+
+MAX_NAMES = 100
+
+
+async def families(
+    store: Store, policy: Policy, names: Sequence[str], authority: Authority = PERSON
+) -> tuple[str, ...] | None:
+    """
+    The families that a caller means; None where it names none.
+
+    Raises:
+        Invalid: A name is neither a family nor a delegation that this caller has begun, or there
+            are too many.
+    """
+    if not names:
+        return None
+    if len(names) > MAX_NAMES:
+        raise Invalid(f"differs_from: {len(names)} names are given; give at most {MAX_NAMES}")
+    known = known_families(policy)
+    found: dict[str, None] = {}
+    for name in names:
+        if name in known:
+            found[name] = None
+            continue
+        delegation = await store.delegation(DelegationId(name))
+        if delegation is None or not authority.has_begun(delegation):
+            raise Invalid(
+                f"differs_from: {name!r} is neither a delegation nor a family of models; "
+                f"known families are {', '.join(sorted(known))}"
+            )
+        found[author_of(delegation, policy)] = None
+    return tuple(found)
+
+
+def author_of(delegation: Delegation, policy: Policy) -> str:
+    """The family of the backend that answered last there; `?` where it is unknown."""
+    hint = delegation.handed_back
+    if hint is not None:
+        return (hint.model and family_of_model(hint.model)) or UNKNOWN
+    served = [one for one in delegation.attempts if one.state == "succeeded"]
+    if not served:
+        return UNKNOWN
+    backend = find_backend(policy, served[-1].backend)
+    return (backend and family_of(backend, served[-1].model)) or UNKNOWN
+
+
+def authority_of(
+    attempts: tuple[str, ...] | None, store: Store, runs: Runs, held: dict[DelegationId, Held]
+) -> Authority:
+    """
+    Args:
+        attempts: Those for which the calling process works; None: it works for none, and asks for a
+            person.
+    """
+    if attempts is None:
+        return PERSON
+    if not attempts:
+        return nothing(
+            "no delegation runs on the helper server that the calling process is part of"
+        )
+    return meet([_of_one(AttemptId(one), store, runs, held) for one in attempts])
+
+
+def _of_one(
+    attempt: AttemptId, store: Store, runs: Runs, held: dict[DelegationId, Held]
+) -> Authority:
+    name = DelegationId(attempt.rpartition(".")[0])
+    one = store.peek().active.get(name)
+    if one is None:
+        return nothing(f"the delegation of attempt {attempt} has ended")
+    given = held.get(name)
+    return authority_in(
+        one,
+        attempt,
+        # The recorded one is real already; its name may lead elsewhere by now.
+        directory=one.cwd or os.path.realpath(place_of(runs, one)),
+        env={} if given is None else given.env,
+    )
+
+
+def require_within(
+    work: NewWork, cwd: str, authority: Authority, settings: Settings, world: World
+) -> None:
+    """
+    Args:
+        cwd: The real path of its directory.
+
+    Raises:
+        NotPermitted: It asks for more than it may.
+    """
+    asked = Request(
+        permissions=work.permissions, cwd=cwd, env=work.env, allow_metered=work.allow_metered
+    )
+    _require(asked, authority, settings, world)
+
+
+def require_readable(root: str, authority: Authority, settings: Settings, world: World) -> None:
+    """
+    A directory that the daemon reads for its caller is one that its work could be given.
+
+    Raises:
+        NotPermitted: It is not.
+        Invalid: It cannot be used.
+    """
+    if not authority.is_person:
+        cwd = directory_of(root, settings.policy, world).path
+        _require(Request(permissions="read", cwd=cwd), authority, settings, world)
+
+
+def _require(asked: Request, authority: Authority, settings: Settings, world: World) -> None:
+    if authority.is_person:
+        return
+    found = narrowed(structs.replace(authority, withheld=_withheld(settings, world)), asked)
+    if isinstance(found, str):
+        raise NotPermitted(found)
+
+
+def _withheld(settings: Settings, world: World) -> tuple[str, ...]:
+    """Where the daemon and the agents keep what is theirs: state, settings, logins."""
+    found = list(world.private)
+    used = [(one.kind, settings.options_of(id)) for id, one in settings.policy.backends.items()]
+    for name, options in (*((kind, Options()) for kind in world.kinds), *used):
+        given = [ref.name for ref in options.credentials if ref.source == "file"]
+        if name in world.kinds:
+            footprint = world.kinds[name].footprint(options)
+            given += (*footprint.keys, *footprint.writes)
+        found += places(given, {**world.environ, **options.env}, home=world.home)
+    return tuple(dict.fromkeys(os.path.realpath(one) for one in found))
+
+
+_NOT_KEPT = ("prompt", "env", "request_id", "parent", "inside", "client", "orphan_s")
+"""The prompt has a file of its own; variables may be secrets; the rest belongs to one call."""
+
+
+def kept(work: NewWork) -> bytes:
+    """Without the values of variables, which are not written to disk."""
+    fields = {**structs.asdict(work), "mode": mode_of(work)}
+    return msgspec.json.encode({name: fields[name] for name in fields if name not in _NOT_KEPT})
+
+
+def request_of(runs: Runs, one: Delegation) -> NewWork:
+    """
+    Raises:
+        Unknown: Its prompt or its parameters are not on record any more.
+        Invalid: It has not ended, or was given variables.
+    """
+    name = one.delegation
+    if not one.is_ended:
+        raise Invalid(
+            f"{name} has not ended; wait for it, or stop it: fallbackd-client cancel {name}"
+        )
+    prompt = runs.read_prompt(name)
+    if prompt is None:
+        raise Unknown(f"the prompt of {name} is not on record any more; delegate it again")
+    return structs.replace(_asked(runs, one, prompt), inside=one.above)
+
+
+def reply_to(runs: Runs, one: Delegation, prompt: str) -> NewWork:
+    """
+    Where the session is by now is where it continues: no backend is asked for by name.
+
+    Raises:
+        Unknown: Its parameters are not on record any more.
+        Invalid: It was given variables.
+    """
+    asked = _asked(runs, one, prompt)
+    stays = one.served_by in (None, one.requested)
+    return structs.replace(
+        asked,
+        session=one.session,
+        backend=None,
+        model=asked.model if stays else None,
+        fresh=False,
+        metadata={},
+    )
+
+
+def _asked(runs: Runs, one: Delegation, prompt: str) -> NewWork:
+    """What was asked, with this prompt."""
+    name = one.delegation
+    if one.env_names:
+        raise Invalid(
+            f"{name} was given {', '.join(one.env_names)}, whose values are not kept; delegate the"
+            " prompt again with --env"
+        )
+    request = runs.read_request(name)
+    if request is None:
+        raise Unknown(f"the parameters of {name} are not on record any more; delegate it again")
+    try:
+        fields = msgspec.json.decode(request, type=dict[str, msgspec.Raw])
+        whole = {**fields, "prompt": msgspec.Raw(msgspec.json.encode(prompt))}
+        return msgspec.json.decode(msgspec.json.encode(whole), type=NewWork)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise Unknown(f"the parameters of {name} cannot be read: {error}") from error

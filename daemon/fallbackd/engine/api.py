@@ -1,7 +1,7 @@
 """What callers can ask of the engine. Each call becomes an event; none decides anything."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import anyio
 import anyio.to_thread
@@ -14,16 +14,18 @@ from fallbackd.core.events import (
     CancelRequested,
     ConfigReloaded,
     DelegateRequested,
+    Event,
+    QuestionAnswered,
     SessionCompacted,
     SessionEnded,
 )
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId, SessionId
 from fallbackd.core.protocol import Usage
-from fallbackd.core.questions import Question
+from fallbackd.core.questions import Question, delegation_asking
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 from fallbackd.core.watch import worse
-from fallbackd.engine import asked, authors, descent, retrying, transcripts
+from fallbackd.engine import admission, logs
 from fallbackd.engine.admission import Directory, admit, digest, directory_of
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.live import Held
@@ -42,7 +44,62 @@ from fallbackd.engine.requests import (
 )
 from fallbackd.engine.runs import KeptAnswer
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.store import ALL, Selection, StoreUnwritable
+from fallbackd.ports.store import ALL, Selection, Store, StoreUnwritable
+
+MAX_SEARCHED = 1000
+"""Of the delegations, the newest: where questions that are closed are looked for."""
+
+
+class AskedHost(Protocol):
+    async def handle(self, event: Event) -> Decision: ...
+
+
+async def answer(
+    host: AskedHost, question: str, *, choice: str, note: str | None, **by: Any
+) -> Question:
+    """
+    Take what a person has chosen. Returns the question as it is on record now.
+
+    Args:
+        by: `uid`, `pid` and `attempt` of `QuestionAnswered`.
+
+    Raises:
+        Unknown, Refused: There is no such question, no such choice, or it is closed.
+        Draining: The answer cannot be kept.
+    """
+    delegation = delegation_asking(question)
+    if delegation is None:
+        raise Unknown(f"no question {question!r}; see `fallbackd-client questions`")
+    event = QuestionAnswered(
+        question=question, delegation=delegation, choice=choice, note=note, **by
+    )
+    try:
+        decision = await host.handle(event)
+    except StoreUnwritable as error:
+        raise Draining(f"the answer is not taken: {error}", kind="store_unwritable") from error
+    if decision.rejection is not None:
+        raise Refused(decision.rejection)
+    assert isinstance(decision.answer, Question)
+    return decision.answer
+
+
+async def questions(
+    store: Store, *, session: str | None, only_open: bool, limit: int
+) -> Sequence[Question]:
+    """Newest first."""
+    name = None if session is None else SessionId(session)
+    found: Sequence[Delegation] = tuple(store.peek().active.values())
+    if not only_open:
+        found = await store.delegations(Selection(session=name), limit=MAX_SEARCHED)
+    listed = [
+        one
+        for delegation in found
+        if name in (None, delegation.session)
+        for one in delegation.questions
+        if one.is_open or not only_open
+    ]
+    return sorted(listed, key=lambda one: (-one.opened_at, one.question))[:limit]
+
 
 WITH_DAEMON = "stopped with the daemon"
 MAX_WITHDRAWN = 1000
@@ -54,7 +111,7 @@ class Engine(Performer):
 
     def authority_of(self, attempts: tuple[str, ...] | None) -> Authority:
         """What a process may ask that works for these attempts; None: for none."""
-        return descent.authority_of(attempts, self.store, self.runs, self._held)
+        return admission.authority_of(attempts, self.store, self.runs, self._held)
 
     async def delegate(
         self,
@@ -83,7 +140,7 @@ class Engine(Performer):
             policy = self.settings.policy
             cwd = work.cwd or policy.defaults.default_cwd
             directory = directory_of(cwd, policy, self.world)
-            descent.require_within(work, directory.path, authority, self.settings, self.world)
+            admission.require_within(work, directory.path, authority, self.settings, self.world)
             return await self._begin(work, directory, is_wanted, authority)
         except (Refused, NotPermitted, Invalid, Draining):
             # What was taken on before is known whatever keeps it from being taken on now.
@@ -105,7 +162,7 @@ class Engine(Performer):
         await self.readiness.look_at_candidates(
             backend=work.backend, role=work.role, chain=work.chain
         )
-        differs_from = await authors.families(
+        differs_from = await admission.families(
             self.store, self.settings.policy, work.differs_from, authority
         )
         seen = self.store.peek()  # when all has been waited for
@@ -114,7 +171,7 @@ class Engine(Performer):
         )
         self.require_room()  # others were accepted meanwhile
         try:
-            self.runs.create(event.delegation, work.prompt, retrying.kept(work))
+            self.runs.create(event.delegation, work.prompt, admission.kept(work))
         except OSError as error:
             raise Draining(
                 f"no new work: {self.runs.root} cannot be written "
@@ -166,14 +223,14 @@ class Engine(Performer):
         """
         found = await self.delegation(delegation)
         return await anyio.to_thread.run_sync(
-            retrying.request_of, self.runs, found, limiter=self.runs.readers
+            admission.request_of, self.runs, found, limiter=self.runs.readers
         )
 
     async def reply_to(self, delegation: str, prompt: str) -> NewWork:
         """A further prompt for the session of a delegation; see `retrying.reply_to`."""
         found = await self.delegation(delegation)
         return await anyio.to_thread.run_sync(
-            retrying.reply_to, self.runs, found, prompt, limiter=self.runs.readers
+            admission.reply_to, self.runs, found, prompt, limiter=self.runs.readers
         )
 
     def require_room(self) -> None:
@@ -410,9 +467,9 @@ class Engine(Performer):
         backend = find_backend(self.settings.policy, wanted.backend)
         kind = None if backend is None else self.world.kinds.get(backend.kind)
         options = self.settings.options_of(wanted.backend)
-        if as_text and kind is not None and transcripts.is_readable(kind, options):
+        if as_text and kind is not None and logs.is_readable(kind, options):
             return await anyio.to_thread.run_sync(
-                lambda: transcripts.read_part(
+                lambda: logs.read_text(
                     self.world,
                     wanted,
                     directory,
@@ -443,13 +500,13 @@ class Engine(Performer):
         """See `asked.answer`."""
         note = None if note is None else self.world.redact(note)
         await self.follow_workspaces()
-        return await asked.answer(self, question, choice=choice, note=note, **by)
+        return await answer(self, question, choice=choice, note=note, **by)
 
     async def questions(
         self, *, session: str | None = None, only_open: bool = True, limit: int = 100
     ) -> Sequence[Question]:
         """Newest first."""
-        return await asked.questions(self.store, session=session, only_open=only_open, limit=limit)
+        return await questions(self.store, session=session, only_open=only_open, limit=limit)
 
     # --- sessions, configuration ----------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.work import retry_budget
-from fallbackd.engine import authors
+from fallbackd.engine import admission
 from fallbackd.engine.feedback import judged
 from fallbackd.engine.judging import off_the_loop, without_quotations
 from fallbackd.engine.requests import Refused
@@ -109,7 +109,7 @@ def _answered(decision: Decision) -> object:
 async def _families(
     engine: "Performer", names: tuple[str, ...] | None, authority: Authority
 ) -> tuple[str, ...] | None:
-    return await authors.families(engine.store, engine.settings.policy, names or (), authority)
+    return await admission.families(engine.store, engine.settings.policy, names or (), authority)
 
 
 def _minted_lease(engine: "Performer") -> AttemptId:

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+import structlog
 from msgspec import Struct, field
 
 from fallbackd.backends.spec import BackendKind, Options
@@ -11,12 +13,54 @@ from fallbackd.classify.rules import Rule
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.policy import Policy
 from fallbackd.core.protocol import Chunk, Confinement, CredentialRef, HttpRequest, NoAnswer
-from fallbackd.engine.taught import Taught
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.probe import Fetched, Probe
 from fallbackd.ports.secrets import Secrets, SecretSeen
 from fallbackd.ports.transport import Running, Transport, Unsent
 from fallbackd_conversations.redact import redact
+
+if TYPE_CHECKING:
+    from fallbackd.classify.model import Model
+
+
+log = structlog.get_logger("lessons")
+
+
+class Taught:
+    """The model with what was learned here, if anything was."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._model: Model | None = None
+        self._is_read = False
+
+    def model(self) -> "Model | None":
+        if not self._is_read:
+            self._is_read = True
+            self._model = None if self.path is None else _read(self.path)
+        return self._model
+
+    def take(self, model: "Model | None") -> None:
+        self._model, self._is_read = model, True
+
+
+def _read(path: Path) -> "Model | None":
+    from fallbackd.classify.model import Additions, Model, usable, weights  # see `get_ready`
+
+    if usable() is None:
+        return None
+    content = weights()
+    try:
+        added = msgspec.json.decode(path.read_bytes(), type=Additions, strict=False)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        log.warning("lessons.unreadable", path=str(path), error=str(error))
+        return None
+    if added.base != Additions.to(content).base:
+        log.warning("lessons.outdated", path=str(path), fix="fallbackd-client classify train")
+        return None
+    return Model(content, added)
 
 
 class Fingerprinter(Protocol):

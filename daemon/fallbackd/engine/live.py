@@ -1,23 +1,28 @@
-"""What runs now and cannot be stored: an attempt, and what the engine knows for it."""
+"""What runs now, and how subscribers hear of it: phases, text, and every commit."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 import anyio
+import structlog
 from msgspec import Struct, structs
 
+from fallbackd.core.changes import Journaled
 from fallbackd.core.effects import StartAttempt
 from fallbackd.core.events import Event
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
+from fallbackd.core.protocol import AgentText, Observation
 from fallbackd.core.records import Delegation
 from fallbackd.core.watch import Watch, shift
 from fallbackd.engine.environment import Settings, World
-from fallbackd.engine.planted import Planted
 from fallbackd.engine.repairing import AttemptRepairs, KnownRepairs
 from fallbackd.engine.runs import Runs
+from fallbackd.engine.workspaces import Planted
+from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.transport import Running
+from fallbackd_conversations.redact import strip_controls
 
 RECENT_LOOK_S = 0.25
 """More than a move to the next candidate takes, and less than any wait."""
@@ -241,3 +246,135 @@ class Held:
         """Attempts, and whether it had ended, when its record was last noted beside its prompt."""
         self.settled = anyio.Event()
         self.finished = anyio.Event()
+
+
+log = structlog.get_logger("engine")
+
+_NOT_SET_UP = frozenset({"not_installed", "not_configured"})
+"""What a machine lacks is shown by `status`; in the log it is no incident."""
+_UNLOGGED = frozenset(
+    {"event", "evidence", "text", "note", "seq", "delegation", "session", "backend"}
+)
+
+Listener = Callable[[Journaled | Progress], None]
+
+
+class Audience:
+    def __init__(self) -> None:
+        self._listeners: dict[int, Listener] = {}
+        self._next = 0
+
+    def add(self, listener: Listener) -> Callable[[], None]:
+        """Subscribe to what is published from now on, in order. Returns how to unsubscribe."""
+        number = self._next
+        self._next += 1
+        self._listeners[number] = listener
+        return lambda: self._listeners.pop(number, None) and None
+
+    def publish(self, notes: Sequence[Journaled]) -> None:
+        for one in notes:
+            note = one.note
+            say = log.debug if note.fields.get("reason") in _NOT_SET_UP else log.info
+            say(
+                note.kind,
+                seq=one.seq,
+                delegation=note.delegation,
+                session=note.session,
+                backend=note.backend,
+                **{k: v for k, v in note.fields.items() if k not in _UNLOGGED},
+            )
+            self.tell(one)
+
+    def tell(self, told: Journaled | Progress) -> None:
+        for number, listener in list(self._listeners.items()):
+            try:
+                listener(told)
+            except Exception:  # what is decided is also done when a subscriber has a bug
+                log.exception("listener.broke")
+                self._listeners.pop(number, None)
+
+
+MAX_PIECE_CHARS = 16_384
+"""A longer piece is sent in several."""
+
+
+class Teller:
+    """
+    Sends the phase and the text of one attempt.
+
+    Args:
+        about: What all of its events say.
+        text: Keeps what it writes.
+        secrets: Values that are not sent, also where one comes in several pieces.
+    """
+
+    def __init__(
+        self,
+        about: Callable[[], Progress],
+        tell: Callable[[Progress], None],
+        text: AttemptText,
+        secrets: SecretValues,
+    ) -> None:
+        self._about = about
+        self._tell = tell
+        self._text = text
+        self._secrets = secrets
+        self._held = ""
+        """The end of what was written, which may be the beginning of a secret."""
+        self._phase: str | None = None
+
+    def heard(self, seen: list[Observation], watch: Watch, *, is_past: bool = False) -> None:
+        """
+        Send the phase and the text of one piece of output.
+
+        Args:
+            is_past: It is read again after a restart: its text is kept, and nothing is sent.
+        """
+        if not is_past and watch.phase is not None and watch.phase != self._phase:
+            self._phase = watch.phase
+            self._tell(
+                structs.replace(
+                    self._about(), kind="attempt.phase", phase=strip_controls(watch.phase)
+                )
+            )
+        said = "".join(one.text for one in seen if isinstance(one, AgentText))
+        if said:
+            said, self._held = f"{self._held}{said}", ""
+            begun = self._secrets.begun_at_end(said)
+            sure = said[: len(said) - begun]
+            self._held = said[len(sure) :]
+            self._write(self._shown(sure), is_past=is_past)
+
+    def ended(self, answer: str) -> None:
+        """Send what of the answer was not sent while it came: all of it, or its last line."""
+        self._let_go()
+        shown, told = self._shown(answer), self._text.since(0)
+        if self._text.chars == len(told) and shown.startswith(told):
+            self._write(shown[len(told) :])
+
+    def close(self) -> None:
+        """Nothing follows."""
+        self._let_go()
+        self._text.is_open = False
+        # It leads to the reader of the attempt, and each would keep the other, with the answer.
+        del self._about
+
+    def _let_go(self) -> None:
+        held, self._held = self._held, ""
+        self._write(self._shown(held))
+
+    def _shown(self, text: str) -> str:
+        return strip_controls(self._secrets.conceal(text))
+
+    def _write(self, text: str, *, is_past: bool = False) -> None:
+        for piece in pieces(text):
+            offset = self._text.chars
+            self._text.add(piece)
+            if not is_past:
+                self._tell(self._text.said(piece, offset, at=self._about().at))
+
+
+def pieces(text: str) -> Iterator[str]:
+    """The text, cut into pieces that one event can carry."""
+    for start in range(0, len(text), MAX_PIECE_CHARS):
+        yield text[start : start + MAX_PIECE_CHARS]

@@ -2,12 +2,14 @@
 The loop: takes an event, lets the store run `decide`, then performs the effects.
 
 It holds what cannot be stored (prompts, waiters, live attempts) and decides nothing. Whatever
-an effect starts comes back as one event.
+an effect starts comes back as one event. Where machines share health, a trial of what is common to
+all is decided with them.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import assert_never
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, assert_never, get_args
 
 import anyio
 import anyio.lowlevel
@@ -16,7 +18,8 @@ import structlog
 from anyio.abc import TaskGroup
 from msgspec import structs
 
-from fallbackd.core.changes import Decision, PutDelegation
+from fallbackd.core.changes import Decision, Journaled, PutDelegation
+from fallbackd.core.decide import decide
 from fallbackd.core.effects import (
     Answer,
     AskPerson,
@@ -30,47 +33,238 @@ from fallbackd.core.effects import (
     WakeWaiting,
 )
 from fallbackd.core.events import (
+    AttemptAnswered,
+    AttemptEnded,
+    AttemptGaveUp,
+    AttemptRetrying,
+    AttemptStarted,
     CancelRequested,
     ClockStepped,
+    ConversationSeen,
+    DelegateRequested,
     Event,
     KeepRequested,
+    QuestionAnswered,
     RecordsFound,
+    Reported,
+    ResolveRequested,
     Resumed,
+    SessionCompacted,
+    SessionEnded,
+    Woke,
+    WorkspaceMoved,
 )
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.ids import AttemptId, DelegationId
-from fallbackd.core.records import Delegation, Keys
+from fallbackd.core.ids import AttemptId, DelegationId, SessionId, delegation_of
+from fallbackd.core.records import Delegation, Keys, Snapshot
+from fallbackd.core.turn_events import (
+    RedirectAsked,
+    RescueAdvanced,
+    TurnAnswered,
+    TurnBegan,
+    TurnEnded,
+    TurnFailed,
+    TurnUsed,
+)
 from fallbackd.engine import judging
 from fallbackd.engine.attempts import run_attempt
-from fallbackd.engine.attendance import Attendance
-from fallbackd.engine.audience import Audience, Listener
-from fallbackd.engine.committing import KEPT_FIRST, Committing
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.exchanges import Exchanges
 from fallbackd.engine.interactive import Plans
-from fallbackd.engine.keys import keys_of
-from fallbackd.engine.leftovers import (
-    Names,
-    end_strays,
-    later_records,
-    list_directories,
-    tidy,
-)
-from fallbackd.engine.live import Held, LiveAttempt, Prepared, Progress, Texts
-from fallbackd.engine.peers import SharingPeers
-from fallbackd.engine.planted import Planted
+from fallbackd.engine.live import Audience, Held, Listener, LiveAttempt, Prepared, Progress, Texts
+from fallbackd.engine.peers import HealthOf, SharingPeers, Unasked
 from fallbackd.engine.probing import Ladder
 from fallbackd.engine.readiness import Readiness
 from fallbackd.engine.repairing import KnownRepairs
-from fallbackd.engine.runs import Runs
-from fallbackd.engine.timers import Wakes
-from fallbackd.engine.waking import Waking
-from fallbackd.engine.workspaces import Workspaces, why_not_there
+from fallbackd.engine.runs import Names, Runs, end_strays, later_records, list_directories, tidy
+from fallbackd.engine.timers import Attendance, Wakes, Waking
+from fallbackd.engine.workspaces import Planted, Workspaces, why_not_there
 from fallbackd.lib.descriptors import is_shortage
 from fallbackd.lib.directories import identities
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Outlives, Store, StoreUnwritable
+
+_OfAttempt = (
+    AttemptStarted
+    | ConversationSeen
+    | AttemptAnswered
+    | AttemptRetrying
+    | AttemptGaveUp
+    | AttemptEnded
+)
+_OfDelegation = Woke | CancelRequested | KeepRequested | Resumed | QuestionAnswered | WorkspaceMoved
+_OfSession = (
+    ResolveRequested
+    | Reported
+    | SessionEnded
+    | SessionCompacted
+    | TurnBegan
+    | TurnFailed
+    | TurnAnswered
+    | TurnEnded
+    | TurnUsed
+    | RescueAdvanced
+    | RedirectAsked
+)
+
+
+def keys_of(event: Event, seen: Snapshot) -> Keys:
+    """`seen` knows the session of every unfinished delegation."""
+    return KEYS[type(event)](event, seen)
+
+
+def _of_request(event: DelegateRequested, seen: Snapshot) -> Keys:
+    return Keys(session=event.session, request_id=event.request_id)
+
+
+def _of_attempt(event: _OfAttempt, seen: Snapshot) -> Keys:
+    return _of_work(delegation_of(event.attempt), seen)
+
+
+def _of_delegation(event: _OfDelegation, seen: Snapshot) -> Keys:
+    return _of_work(event.delegation, seen)
+
+
+def _of_records(event: RecordsFound, seen: Snapshot) -> Keys:
+    if len(event.records) != 1:
+        return Keys()
+    (one,) = event.records
+    return Keys(delegation=one.delegation, session=one.session)
+
+
+def _of_session(event: _OfSession, seen: Snapshot) -> Keys:
+    return Keys(session=event.session)
+
+
+def _of_none(event: Event, seen: Snapshot) -> Keys:
+    return Keys()
+
+
+def _of_work(delegation: DelegationId, seen: Snapshot) -> Keys:
+    active = seen.active.get(delegation)
+    session: SessionId | None = None if active is None else active.session
+    return Keys(delegation=delegation, session=session)
+
+
+KEYS: Mapping[type, Callable[[Any, Snapshot], Keys]] = {
+    **dict.fromkeys(get_args(Event), _of_none),
+    DelegateRequested: _of_request,
+    RecordsFound: _of_records,
+    **dict.fromkeys(get_args(_OfAttempt), _of_attempt),
+    **dict.fromkeys(get_args(_OfDelegation), _of_delegation),
+    **dict.fromkeys(get_args(_OfSession), _of_session),
+}
+"""By the type of the event."""
+
+
+KEPT_FIRST = (DelegateRequested, QuestionAnswered)
+"""What begins work: nothing is done about it unless it can be put on record."""
+
+_OF_THIS_BOOT = (AttemptStarted, AttemptAnswered)
+"""What ends with the machine: an attempt of an earlier boot is closed, however far it had come."""
+
+WRITTEN_WITHIN_S = 1.0
+
+MAX_ASKS = 8
+"""Other trials that may come in the place of one that another machine makes."""
+
+
+class Committing:
+    def __init__(self, host: "Performer", audience: Audience) -> None:
+        self._host = host
+        self._audience = audience
+        self._is_to_write = False
+
+    def _decide(self, seen: Snapshot, event: Event, *, now: float) -> Decision:
+        if self._host.is_draining:
+            seen = structs.replace(seen, draining=True)
+        return decide(seen, event, self._host.settings.policy, now=now)
+
+    async def transact(
+        self,
+        keys: Keys,
+        event: Event,
+        *,
+        outlives: Outlives = "machine",
+        is_asked: bool = False,
+    ) -> Decision:
+        # Fixed here: decisions are made in the order of their instants, also around a set clock.
+        now = self._host.clock.now()
+        peers = self._host.peers
+        before: HealthOf = {}
+
+        def run(seen: Snapshot) -> Decision:
+            nonlocal before
+            before = seen.health
+            decision = self._decide(seen, event, now=now)
+            if peers is None:
+                return decision
+            return peers.weighed(before, decision, is_asked=is_asked, again=again(seen))
+
+        def again(seen: Snapshot) -> Callable[[HealthOf], Decision]:
+            return lambda health: self._decide(structs.replace(seen, health=health), event, now=now)
+
+        decision, notes = await self._host.store.transact(
+            keys,
+            run,
+            must_keep=isinstance(event, KEPT_FIRST),
+            outlives="process" if type(event) in _OF_THIS_BOOT else outlives,
+        )
+        self._kept(notes, outlives=outlives)
+        if peers is not None:
+            peers.learned(event, before, decision)
+        return decision
+
+    def transact_now(self, keys: Keys, event: Event) -> Decision | None:
+        """What outlives nothing, where it need not wait; None: it has to, nothing was decided."""
+        if self._host.peers is not None:
+            return None
+        now = self._host.clock.now()
+        found = self._host.store.transact_now(keys, lambda seen: self._decide(seen, event, now=now))
+        if found is None:
+            return None
+        decision, notes = found
+        self._kept(notes, outlives="nothing")
+        return decision
+
+    def _kept(self, notes: Sequence[Journaled], *, outlives: Outlives) -> None:
+        hit("journal.kept")
+        if outlives == "nothing":
+            self._write_soon()
+        self._audience.publish(notes)
+
+    def _write_soon(self) -> None:
+        """What is in memory alone is on disk within a second, together."""
+
+        async def write() -> None:
+            await anyio.sleep(WRITTEN_WITHIN_S)
+            self._is_to_write = False
+            await self._host.store.flush()
+
+        if self._host.tasks is not None and not self._is_to_write:
+            self._is_to_write = True
+            self._host.tasks.start_soon(write)
+
+    async def decided(self, keys: Keys, event: Event, *, outlives: Outlives) -> Decision:
+        """The other machines are asked before a trial of what is common to all begins."""
+        transact = partial(self.transact, keys, event, outlives=outlives)
+        decision = await transact()
+        peers = self._host.peers
+        if peers is None:
+            return decision
+        deadline = anyio.current_time() + peers.limit_s
+        for _ in range(MAX_ASKS):
+            if not isinstance(decision.answer, Unasked):
+                return decision
+            if anyio.current_time() >= deadline:
+                break
+            await peers.ask(decision.answer.scopes, deadline=deadline)
+            decision = await transact()
+        if not isinstance(decision.answer, Unasked):
+            return decision
+        return await transact(is_asked=True)
+
 
 log = structlog.get_logger("engine")
 

@@ -49,8 +49,7 @@ from fallbackd.engine.judging import (
     unexplained,
     without_quotations,
 )
-from fallbackd.engine.live import LiveAttempt, LiveHost, Prepared, Progress
-from fallbackd.engine.telling import Teller
+from fallbackd.engine.live import LiveAttempt, LiveHost, Prepared, Progress, Teller
 from fallbackd_conversations.turns import is_plain_id
 
 log = structlog.get_logger("attempts")

@@ -7,26 +7,405 @@ comparing their record with ours, also after the server has lost its data.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
 import anyio
 import structlog
+from msgspec import Struct, structs
 
 from fallbackd.core.changes import Decision, PutHealth
 from fallbackd.core.events import ClockStepped, Event, SharedSeen
-from fallbackd.core.health.record import is_leased
-from fallbackd.core.ids import ScopeId
-from fallbackd.core.share.scopes import SharedNames
+from fallbackd.core.failures import Reason
+from fallbackd.core.health.record import Health, Outage, is_leased, view
+from fallbackd.core.health.scopes import find_backend, is_scope_of, touched
+from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.policy import REASONS
+from fallbackd.core.share.folding import is_peer, mark_of, news_in, untold
+from fallbackd.core.share.records import (
+    MAX_DETAIL,
+    PersonWord,
+    SharedLease,
+    SharedRecord,
+    WordAction,
+    moved,
+)
+from fallbackd.core.share.scopes import SharedNames, is_shared_fact
+from fallbackd.core.upkeep.marks import reason_of
 from fallbackd.engine.loop import Performer
 from fallbackd.engine.peers import Grouping, HealthOf, Shared, Tested, Unasked
-from fallbackd.engine.requests import Draining
-from fallbackd.engine.share_advice import advice, missed
-from fallbackd.engine.share_hearing import Hearing
-from fallbackd.engine.share_telling import COMMAND_S, Telling
-from fallbackd.engine.share_turns import ProbeTurns, is_running, unasked
-from fallbackd.engine.share_words import scopes_meant, tested, warning, word_of
-from fallbackd.ports.share import Card, Share, ShareAway, ShareRefused, ShareState
+from fallbackd.engine.requests import Draining, Unknown
+from fallbackd.engine.share_turns import ProbeTurns, ServerClock, is_running, unasked
+from fallbackd.ports.clock import Clock
+from fallbackd.ports.share import (
+    Card,
+    Failing,
+    Share,
+    ShareAway,
+    ShareReading,
+    ShareRefused,
+    ShareState,
+)
+from fallbackd_conversations.redact import redact
+
+FRESH_S = 60.0
+KIND = "provider:"
+
+
+def missed(health: Mapping[ScopeId, Health], names: SharedNames, *, now: float) -> tuple[str, ...]:
+    """Providers that this machine has found out of reach by itself."""
+    return tuple(
+        scope.removeprefix(KIND)
+        for scope, one in sorted(health.items())
+        if scope.startswith(KIND)
+        and names.mirrored(scope) is not None
+        and one.outage is not None
+        and one.outage.source == "policy"
+        and not is_shared_fact(one.outage)
+        and view(one, now=now).state != "healthy"
+    )
+
+
+def advice(own: Iterable[str], name: str, cards: Iterable[Card]) -> tuple[str, ...]:
+    """
+    Args:
+        own: Providers that this machine cannot reach.
+        name: Of this machine.
+    """
+    found = {provider: {name} for provider in own}
+    for card in cards:
+        for provider in card.missed if card.seen_ago_s <= FRESH_S else ():
+            if provider in found:
+                found[provider].add(card.name)
+    return tuple(
+        f"{provider} cannot be reached from {', '.join(sorted(machines))}: it is likely the "
+        "provider, and not the network of this machine"
+        for provider, machines in found.items()
+        if len(machines) > 1
+    )
+
+
+TEST_S = 5.0
+"""How long a step of a test may take."""
+
+
+def scopes_meant(engine: Performer, target: str, *, only_own: bool) -> tuple[ScopeId, ...]:
+    """
+    The scopes of a backend, or a scope itself.
+
+    Args:
+        only_own: Of a backend its own scope alone.
+
+    Raises:
+        Unknown: It is neither.
+    """
+    policy, health = engine.settings.policy, engine.store.peek().health
+    backend = find_backend(policy, BackendId(target))
+    if backend is not None:
+        own = touched(backend, health)
+        return own[:1] if only_own else own
+    scope = ScopeId(target)
+    if scope in health or any(is_scope_of(one, scope) for one in policy.backends.values()):
+        return (scope,)
+    raise Unknown(f"no backend or scope {target!r}; known are {', '.join(policy.backends)}")
+
+
+def failing(outage: Outage, machine: str, *, now: float) -> Failing:
+    """An outage as the others hear of it: by its age, and without secrets."""
+    mark = mark_of(outage, source=machine)
+    detail = None if mark.detail is None else redact(mark.detail)[:MAX_DETAIL]
+    age_s = max(0.0, now - outage.since_at)
+    began_at = outage.since_at if outage.began_at is None else outage.began_at
+    return Failing(
+        mark=structs.replace(mark, detail=detail),
+        age_s=age_s,
+        began_ago_s=max(age_s, now - began_at),
+        window_s=None if outage.until_at is None else outage.until_at - outage.since_at,
+    )
+
+
+def word_of(
+    action: WordAction, reason: str | None, ttl_s: float | None, note: str | None, machine: str
+) -> tuple[PersonWord, float | None]:
+    """A manual override of any scope, and how long it holds."""
+    known, detail = reason_of(reason)
+    policy = REASONS.get(known) or REASONS[Reason.MANUAL]
+    window_s = None
+    if action == "mark":
+        window_s = policy.window_s if ttl_s is None else ttl_s
+    word = PersonWord(
+        id="",
+        action=action,
+        at=0.0,
+        state=policy.state,
+        reason=known,
+        note=(detail or note or "")[:MAX_DETAIL],
+        source=machine,
+    )
+    return word, window_s
+
+
+async def tested(share: Share, owner: str, instance: str, clock: Clock) -> tuple[Tested, ...]:
+    """Read and lease, up to the first step that fails."""
+    name = ScopeId(f"test:{instance}")
+
+    async def read() -> str:
+        began_at = clock.now()
+        seen = await share.read([name], limit_s=TEST_S)
+        ahead_s = seen.at - (began_at + clock.now()) / 2
+        return f"its clock is {ahead_s:+.1f} s from this machine's"
+
+    async def lease() -> str:
+        found = await share.lease(name, owner=owner, ttl_s=1.0, early=False, limit_s=TEST_S)
+        await share.release(name, owner=owner, gen=found.gen, limit_s=TEST_S)
+        return "granted and given back" if found.granted else "denied"
+
+    done: list[Tested] = []
+    for step, run in (("read", read), ("lease", lease)):
+        began_at = clock.now()
+        try:
+            detail, ok = await run(), True
+        except (ShareAway, ShareRefused) as error:
+            detail, ok = str(error), False
+        took_s = max(0.0, clock.now() - began_at)
+        done.append(Tested(step=step, ok=ok, detail=detail, took_s=took_s))
+        if not ok:
+            break
+    return tuple(done)
+
+
+def warning(
+    grouping: Grouping, cards: Iterable[Card], *, deaf: str | None, look_s: float
+) -> str | None:
+    """
+    What does not keep the machines from sharing, but has to be set right.
+
+    Args:
+        deaf: Why changes are not heard at once.
+        look_s: How often they are looked for then.
+    """
+    if deaf is not None:
+        return f"what others find is heard late, every {look_s:g} s: {deaf}"
+    twins = {one.instance for one in cards if one.name == grouping.machine}
+    if twins - {grouping.instance}:
+        return f"another machine of the group is called {grouping.machine}, too"
+    return grouping.warning
+
+
+class Hearing:
+    """
+    Args:
+        names: Shared names of scopes, as they are now.
+    """
+
+    def __init__(
+        self, engine: Performer, grouping: Grouping, *, names: Callable[[], SharedNames]
+    ) -> None:
+        self._engine = engine
+        self._grouping = grouping
+        self._names = names
+        self._seen: dict[ScopeId, SharedRecord] = {}
+        """As the server had them, by their shared names."""
+        self.clock = ServerClock(engine, self._seen.clear)
+
+    def is_ours(self, name: ScopeId) -> bool:
+        """Whether a shared name is that of a scope on this machine."""
+        scope = self._names().local(name)
+        if scope is None:
+            return False
+        policy, health = self._engine.settings.policy, self._engine.store.peek().health
+        return scope in health or any(is_scope_of(one, scope) for one in policy.backends.values())
+
+    async def take(self, seen: ShareReading, *, is_answer: bool = False) -> None:
+        """
+        Args:
+            is_answer: It says why something was denied, which was perhaps heard before.
+        """
+        if self.clock.ahead_s is None:
+            return
+        by_s = self._engine.shifted_s - self.clock.ahead_s
+        news: list[SharedRecord] = []
+        for record in seen.records:
+            scope = self._names().local(record.scope)
+            if scope is None or (self._seen.get(record.scope) == record and not is_answer):
+                continue
+            self._seen[record.scope] = record
+            found = moved(record, by_s, scope=scope)
+            news.append(structs.replace(found, lease=self._of_others(found.lease)))
+        if news:
+            await self._engine.handle(SharedSeen(records=tuple(news)))
+
+    def _of_others(self, lease: SharedLease | None) -> SharedLease | None:
+        """A lease by the name of its machine; None where it is this one's own."""
+        if lease is None or lease.owner == self._grouping.owner:
+            return None
+        return structs.replace(lease, owner=lease.owner.rpartition("/")[0] or lease.owner)
+
+    def untold(self, seen: ShareReading) -> Iterator[ScopeId]:
+        """The scopes of which the others lack what this machine knows."""
+        health, now = self._engine.store.peek().health, self._engine.clock.now()
+        by_s = self._engine.shifted_s - (self.clock.ahead_s or 0.0)
+        names = self._names()
+        for record in seen.records:
+            scope = names.local(record.scope)
+            known = None if scope is None else health.get(scope)
+            if scope is None or known is None or names.mirrored(scope) is None:
+                continue
+            if untold(known, moved(record, by_s, scope=scope), now=now) is not None:
+                yield scope
+
+
+COMMAND_S = 2.0
+RENEW_S = 20.0
+UNUSED_S = 2.0
+"""A lease that no attempt of ours took within this time is given back."""
+
+
+class _Held(Struct):
+    gen: int
+    since: float
+    is_used: bool = False
+
+
+class Telling:
+    """
+    Args:
+        names: Shared names of scopes, as they are now.
+        connected: Set while the server is there.
+        suspect: Something did not go through.
+    """
+
+    def __init__(
+        self,
+        engine: Performer,
+        grouping: Grouping,
+        *,
+        names: Callable[[], SharedNames],
+        connected: Callable[[], anyio.Event],
+        suspect: Callable[[ShareAway | ShareRefused], None],
+    ) -> None:
+        self._engine = engine
+        self._grouping = grouping
+        self._names = names
+        self._connected = connected
+        self._suspect = suspect
+        self._dirty: dict[ScopeId, None] = {}
+        self._is_telling = False
+        self._withdrawn: dict[ScopeId, float] = {}
+        self._held: dict[ScopeId, _Held] = {}
+        self._is_due = anyio.Event()
+
+    @property
+    def outbox(self) -> int:
+        """Scopes of which the others do not know the newest."""
+        return len(self._dirty) + self._is_telling
+
+    def holds(self, scope: ScopeId) -> bool:
+        return scope in self._held
+
+    def hold(self, scope: ScopeId, *, gen: int) -> None:
+        """A lease that the server has granted. Negative: it is no arbiter for us."""
+        self._held[scope] = _Held(gen=gen, since=anyio.current_time())
+
+    def add(self, scope: ScopeId) -> None:
+        self._dirty[scope] = None
+
+    def look(self) -> None:
+        """The server is there again, or there is something to tell."""
+        self._is_due.set()
+
+    def learn(self, before: Health | None, after: Health) -> None:
+        scope = after.scope
+        if scope in self._held and after.trial is not None and not is_peer(after.trial.attempt):
+            self._held[scope].is_used = True
+        news = news_in(before, after)
+        if news.withdrawn_at is not None:
+            self._withdrawn[scope] = news.withdrawn_at
+        if news.is_any or scope in self._withdrawn:
+            self.add(scope)
+            self.look()
+
+    async def run(self, share: Share) -> None:
+        while True:
+            await self._is_due.wait()
+            await self._connected().wait()
+            self._is_due = anyio.Event()
+            for scope in list(self._dirty):
+                self._dirty.pop(scope, None)
+                self._is_telling = True
+                try:
+                    await self._tell_one(share, scope)
+                except (ShareAway, ShareRefused) as error:
+                    self._dirty[scope] = None
+                    self._suspect(error)
+                    break
+                finally:
+                    self._is_telling = False
+
+    async def _tell_one(self, share: Share, scope: ScopeId) -> None:
+        """The newest that is known of a scope, with its age; then its lease is over."""
+        name = self._names().mirrored(scope)
+        health = self._engine.store.peek().health.get(scope)
+        if name is None or health is None:
+            return
+        now = self._engine.clock.now()
+        await self._report(share, name, health, now=now)
+        self._withdrawn.pop(scope, None)
+        held = self._held.get(scope)
+        is_ours = is_leased(health, now=now) and not (
+            health.trial is not None and is_peer(health.trial.attempt)
+        )
+        if held is not None and held.is_used and not is_ours:
+            del self._held[scope]
+            await share.release(name, owner=self._grouping.owner, gen=held.gen, limit_s=COMMAND_S)
+
+    async def _report(self, share: Share, name: ScopeId, health: Health, *, now: float) -> None:
+        outage, withdrawn_at = health.outage, self._withdrawn.get(health.scope)
+        if outage is not None and is_shared_fact(outage):
+            found = failing(outage, self._grouping.machine, now=now)
+            await share.report_failure(name, found, limit_s=COMMAND_S)
+        elif withdrawn_at is not None or health.proven_at is not None:
+            began_at = max(withdrawn_at or 0.0, health.proven_at or 0.0)
+            await share.report_success(
+                name,
+                began_ago_s=max(0.0, now - began_at),
+                source=self._grouping.machine,
+                limit_s=COMMAND_S,
+            )
+
+    async def renew(self, share: Share) -> None:
+        """A lease lasts as long as its attempt; without one it is given back."""
+        renewed = anyio.current_time()
+        while True:
+            await anyio.sleep(1.0)
+            is_due = anyio.current_time() - renewed >= RENEW_S
+            if is_due:
+                renewed = anyio.current_time()
+            for scope, held in list(self._held.items()):
+                try:
+                    await self._renew_one(share, scope, held, is_due=is_due)
+                except (ShareAway, ShareRefused) as error:
+                    self._suspect(error)
+
+    async def _renew_one(self, share: Share, scope: ScopeId, held: _Held, *, is_due: bool) -> None:
+        name = self._names().mirrored(scope)
+        health = self._engine.store.peek().health.get(scope)
+        trial = None if health is None else health.trial
+        if name is None or (trial is not None and is_peer(trial.attempt)):
+            self._held.pop(scope, None)
+        elif is_leased(health, now=self._engine.clock.now()):
+            if is_due and held.gen >= 0:
+                await share.renew(
+                    name,
+                    owner=self._grouping.owner,
+                    gen=held.gen,
+                    ttl_s=self._grouping.lease_s,
+                    limit_s=COMMAND_S,
+                )
+        elif held.is_used or anyio.current_time() - held.since > UNUSED_S:
+            self._held.pop(scope, None)
+            await share.release(name, owner=self._grouping.owner, gen=held.gen, limit_s=COMMAND_S)
+
 
 log = structlog.get_logger("share")
 

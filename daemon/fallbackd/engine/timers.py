@@ -1,13 +1,25 @@
-"""Instants at which the core wants to look again."""
+"""
+Work that moves without an event from outside: its time has come, a place is free, or its callers
+have gone.
+"""
 
 import heapq
 import itertools
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import anyio
+from anyio.abc import TaskGroup
 
 from fallbackd.core.effects import WakeAt
+from fallbackd.core.events import Woke
+from fallbackd.core.ids import DelegationId
+from fallbackd.core.records import Delegation
+from fallbackd.core.work.fairness import free_places, turns
 from fallbackd.ports.clock import Clock
+
+if TYPE_CHECKING:
+    from fallbackd.engine.loop import Performer
 
 
 class Wakes:
@@ -70,3 +82,129 @@ class Wakes:
 
 def _key(wake: WakeAt) -> tuple[str, str | None, str]:
     return (wake.delegation, wake.attempt, wake.purpose)
+
+
+ABANDONED = "its caller has gone without a word"
+
+
+class Attendance:
+    """
+    Args:
+        patience_s: How long a delegation may be without a caller; None: it may be, or has ended.
+        stop: Stops one, with the words for its end.
+    """
+
+    def __init__(
+        self,
+        patience_s: Callable[[DelegationId], float | None],
+        stop: Callable[[DelegationId, str], Awaitable[object]],
+    ) -> None:
+        self._patience_s = patience_s
+        self._stop = stop
+        self._tasks: TaskGroup | None = None
+        self._callers: dict[DelegationId, set[int]] = {}
+        self._since: dict[DelegationId, float] = {}
+        """When those that have no caller lost their last one, on the clock of the loop."""
+
+    def serve(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+
+    def join(self, delegation: DelegationId, caller: int) -> bool:
+        """
+        A connection follows it.
+
+        Returns:
+            Whether it did not before.
+        """
+        self._since.pop(delegation, None)
+        callers = self._callers.setdefault(delegation, set())
+        is_new = caller not in callers
+        callers.add(caller)
+        return is_new
+
+    def leave(self, delegation: DelegationId, caller: int) -> None:
+        callers = self._callers.get(delegation)
+        if callers is None:  # it has ended
+            return
+        callers.discard(caller)
+        if not callers:
+            self.watch(delegation)
+
+    def watch(self, delegation: DelegationId) -> None:
+        """Nothing follows it from now on."""
+        self._callers.pop(delegation, None)
+        if self._patience_s(delegation) is None or self._tasks is None:
+            return
+        self._since[delegation] = anyio.current_time()
+        self._tasks.start_soon(self._stop_unless_followed, delegation)
+
+    def forget(self, delegation: DelegationId) -> None:
+        """It has ended."""
+        self._callers.pop(delegation, None)
+        self._since.pop(delegation, None)
+
+    async def _stop_unless_followed(self, delegation: DelegationId) -> None:
+        since = self._since.get(delegation)
+        patience_s = self._patience_s(delegation)
+        if since is None or patience_s is None:
+            return
+        await anyio.sleep(patience_s)
+        is_same = self._since.get(delegation) == since
+        if is_same and self._patience_s(delegation) is not None:
+            await self._stop(delegation, ABANDONED)
+
+
+def _hears(delegation: Delegation) -> bool:
+    """
+    Whether a change elsewhere may put it further: of the questions only one about an outage can be
+    closed by a change, and work that waits for a place is woken when there is one.
+    """
+    is_blocked = delegation.blocked_by is not None
+    question = delegation.question
+    asks = question is not None and question.kind == "outage"
+    return delegation.state == "waiting" or is_blocked or delegation.cancelling or asks
+
+
+class Waking:
+    def __init__(self, host: "Performer") -> None:
+        self._host = host
+
+    async def wake(self, wake: WakeAt) -> None:
+        host = self._host
+        # Before the watch is taken: what it shows and the time of the decision are of one clock.
+        with anyio.CancelScope(shield=True):
+            await host.follow_clock()
+        live = None if wake.attempt is None else host.live(wake.attempt)
+        watch = None if live is None else live.watch
+        if host.is_held(wake.delegation):
+            await host.handle(
+                Woke(
+                    delegation=wake.delegation,
+                    attempt=wake.attempt,
+                    watch=watch,
+                    luck=host.world.luck(),
+                )
+            )
+
+    async def wake_waiting(self) -> None:
+        host = self._host
+        for name in list(host.store.peek().active):
+            delegation = host.store.peek().active.get(name)
+            is_idle = delegation is not None and delegation.running is None
+            if delegation is not None and is_idle and _hears(delegation):
+                await host.handle(Woke(delegation=name, luck=host.world.luck()))
+        await self.fill_places()
+
+    async def fill_places(self) -> None:
+        """Wake those that wait for a place, each in its turn, while there are free ones."""
+        host = self._host
+        woken: set[DelegationId] = set()
+        while True:
+            active = host.store.peek().active
+            free = free_places(active, host.settings.policy.defaults.max_running)
+            due = [one for one in turns(active) if one not in woken]
+            is_nested = bool(due) and active[due[0]].parent is not None
+            if not due or (free <= 0 and not is_nested):
+                return
+            woken.add(due[0])
+            await host.handle(Woke(delegation=due[0], luck=host.world.luck()))

@@ -4,16 +4,30 @@ Where the directories of unfinished work are now, and whether they are what they
 Each is held open, so that it is found again after a rename.
 """
 
+import hashlib
 import os
 import resource
-from collections.abc import Iterator
+import stat
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from math import inf
 
+import anyio.to_thread
+import msgspec
+from msgspec import Struct
+
+from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.events import WorkspaceMoved
-from fallbackd.core.ids import DelegationId
+from fallbackd.core.ids import AttemptId, DelegationId, SessionId
+from fallbackd.core.opencode.projects import FILES
 from fallbackd.core.policy import Policy
 from fallbackd.core.records import Delegation, Snapshot
 from fallbackd.core.work.workspaces import writer_at
-from fallbackd.lib.directories import identities, identity
+from fallbackd.engine.runs import Runs
+from fallbackd.lib.directories import identities, identity, is_below, levels
+from fallbackd.lib.privatefile import regular
 
 _PLENTY = 1024
 """Where a process may have fewer descriptors, they are for the work itself."""
@@ -80,3 +94,291 @@ def why_not_there(one: Delegation, seen: Snapshot, policy: Policy) -> str | None
 def _has_plenty() -> bool:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft == resource.RLIM_INFINITY or soft >= _PLENTY
+
+
+MAX_BYTES = 256 * 1024
+MAX_FILES = 500
+"""Of one place. What is larger, or comes after these, counts by its size and times."""
+
+
+def digests(places: Iterable[str]) -> dict[str, str]:
+    """What is at each place, links followed. A place at which there is nothing is left out."""
+    found = {}
+    above: dict[str, bool] = {}
+    for place in places:
+        folder = os.path.dirname(place)
+        if folder not in above:  # most have nothing, and several places each
+            above[folder] = os.path.isdir(folder)
+        if not above[folder]:
+            continue
+        try:
+            seen = os.lstat(place)
+        except (OSError, ValueError):
+            continue
+        try:
+            found[place] = _digest(place, seen)
+        except OSError:
+            found[place] = "unreadable"
+    return found
+
+
+def was_changed(place: str, top: str, *, since: float, until: float = inf) -> bool:
+    """
+    Whether a place, what is in it, or a directory between it and `top` was last changed then.
+
+    The time of a change is the kernel's own: a program cannot set it.
+    """
+    paths = [place]
+    while paths[-1] not in (top, "/"):
+        paths.append(os.path.dirname(paths[-1]))
+    return any(since <= _changed_at(path) <= until for path in (*paths[:-1], *_below(place)))
+
+
+def _digest(place: str, seen: os.stat_result) -> str:
+    digest = hashlib.sha256(_of_file(place, seen, has_room=True))
+    for number, path in enumerate(_below(place)):
+        try:
+            content = _of_file(path, os.lstat(path), has_room=number < MAX_FILES)
+        except OSError:
+            continue
+        digest.update(f"\0{path}\0".encode(errors="surrogateescape") + content)
+    return digest.hexdigest()
+
+
+def _below(place: str) -> list[str]:
+    """Everything in a directory; each directory once, whatever links lead to it."""
+    found: list[str] = []
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, files in os.walk(place, followlinks=True):
+        try:
+            here = os.stat(folder)
+        except OSError:
+            continue
+        if (here.st_dev, here.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((here.st_dev, here.st_ino))
+        folders.sort()
+        found += [f"{folder}/{name}" for name in (*folders, *sorted(files))]
+    return found
+
+
+def _of_file(path: str, seen: os.stat_result, *, has_room: bool) -> bytes:
+    target = (
+        os.readlink(path).encode(errors="surrogateescape") if stat.S_ISLNK(seen.st_mode) else b""
+    )
+    try:
+        handle = regular(path, os.O_RDONLY)
+    except OSError:
+        return b"%s\0%o" % (target, stat.S_IFMT(seen.st_mode))
+    with os.fdopen(handle, "rb") as file:
+        known = os.fstat(handle)
+        if has_room and known.st_size <= MAX_BYTES:
+            return target + b"\0" + hashlib.sha256(file.read(MAX_BYTES + 1)).digest()
+    return b"%s\0%d/%d/%d" % (target, known.st_size, known.st_mtime_ns, known.st_ctime_ns)
+
+
+def _changed_at(path: str) -> float:
+    try:
+        return os.lstat(path).st_ctime
+    except OSError:
+        return 0.0
+
+
+MAX_KEPT = 1000
+MAX_ENDED = 200
+_COARSE_S = 0.1
+"""Times of files lag behind the clock by less than this."""
+
+
+class Pinned(Struct, frozen=True, kw_only=True):
+    """What an attempt has found at its start."""
+
+    attempt: AttemptId
+    delegation: DelegationId
+    session: SessionId
+    cwd: str
+    at: float
+    places: tuple[str, ...]
+    digests: Mapping[str, str]
+
+
+class Left(Struct, frozen=True, kw_only=True):
+    """A file as an attempt has left it."""
+
+    digest: str
+    attempt: AttemptId
+    session: SessionId
+    at: float
+
+
+class Planted:
+    def __init__(self, runs: Runs, kinds: Mapping[str, BackendKind], *, home: str) -> None:
+        self._runs = runs
+        of_kinds = (one for kind in kinds.values() for one in kind.project.places)
+        self._names = tuple(dict.fromkeys((*of_kinds, *FILES)))
+        self._home = os.path.realpath(home)
+        self._running: dict[AttemptId, Pinned] = {}
+        self._ended: deque[tuple[Pinned, float]] = deque(maxlen=MAX_ENDED)
+        """The last ones that have ended, and when: what they changed further below."""
+        self._left: dict[str, Left] | None = None
+        self._keeps = threading.Lock()
+
+    async def begin(
+        self, attempt: AttemptId, delegation: Delegation, cwd: str, *, writes: bool, now: float
+    ) -> dict[str, AttemptId]:
+        """
+        Pin what is there at the start of an attempt, of which nothing runs yet.
+
+        Args:
+            writes: It may change its directory.
+
+        Returns:
+            Files that it must not obey, each with the attempt that has changed it.
+        """
+        return await anyio.to_thread.run_sync(self._begin, attempt, delegation, cwd, writes, now)
+
+    def _begin(
+        self, attempt: AttemptId, delegation: Delegation, cwd: str, writes: bool, now: float
+    ) -> dict[str, AttemptId]:
+        places = self._places(cwd)
+        seen = digests(places)
+        found = self._known(delegation, seen)
+        for other in tuple(self._running.values()):
+            if other.delegation != delegation.delegation:
+                found |= dict.fromkeys(_changed(other, seen), other.attempt)
+        for other, until in tuple(self._ended):
+            if _holds(delegation, other.session, until):
+                below = (one for one in seen if _is_changed_below(other, one, until=until))
+                found |= dict.fromkeys(below, other.attempt)
+        if writes:
+            pinned = Pinned(
+                attempt=attempt,
+                delegation=delegation.delegation,
+                session=delegation.session,
+                cwd=cwd,
+                at=now,
+                places=places,
+                digests=seen,
+            )
+            self._running[attempt] = pinned
+            self._runs.keep_pinned(attempt, msgspec.json.encode(pinned))
+        return found
+
+    def _known(self, delegation: Delegation, seen: Mapping[str, str]) -> dict[str, AttemptId]:
+        left = self._read()
+        return {
+            place: one.attempt
+            for place, digest in seen.items()
+            if (one := left.get(place)) is not None
+            and one.digest == digest
+            and _holds(delegation, one.session, one.at)
+        }
+
+    async def left_by(self, places: Iterable[str]) -> AttemptId | None:
+        """The attempt that has left one of these files as it is now, or that changes it."""
+        return await anyio.to_thread.run_sync(self._left_by, tuple(places))
+
+    def _left_by(self, places: tuple[str, ...]) -> AttemptId | None:
+        seen, left = digests(places), self._read()
+        for other in tuple(self._running.values()):
+            for _ in _changed(other, seen):
+                return other.attempt
+        for place, digest in seen.items():
+            if (known := left.get(place)) is not None and known.digest == digest:
+                return known.attempt
+        return None
+
+    def recall(self, attempt: AttemptId) -> None:
+        """Know again an attempt that an earlier daemon has begun."""
+        data = self._runs.pinned(attempt)
+        if data is not None:
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                self._running[attempt] = msgspec.json.decode(data, type=Pinned)
+
+    async def end(self, attempt: AttemptId, *, now: float) -> tuple[str, ...]:
+        """
+        Keep what it has changed, before its end is known to anything that could start next.
+
+        Returns:
+            A warning for people, where there is one.
+        """
+        if (pinned := self._running.get(attempt)) is None:
+            return ()
+        changed = await anyio.to_thread.run_sync(self._end, pinned, now)
+        del self._running[attempt]
+        self._ended.append((pinned, now))
+        if not changed:
+            return ()
+        what = in_words(dict.fromkeys(changed, attempt), cwd=pinned.cwd)
+        return (f"{what}: agents that start in this directory obey it, so look at it first",)
+
+    def _end(self, pinned: Pinned, now: float) -> tuple[str, ...]:
+        places = dict.fromkeys((*pinned.places, *self._places(pinned.cwd)))
+        changed = {
+            place: Left(digest=digest, attempt=pinned.attempt, session=pinned.session, at=now)
+            for place, digest in digests(places).items()
+            if pinned.digests.get(place) != digest
+        }
+        if changed:
+            with self._keeps:
+                left = {**self._read(), **changed}
+                newest = sorted(left.items(), key=lambda one: one[1].at)[-MAX_KEPT:]
+                self._left = dict(newest)
+                self._runs.keep_planted(msgspec.json.encode(self._left))
+        return tuple(changed)
+
+    def _read(self) -> dict[str, Left]:
+        if self._left is None:
+            self._left = {}
+            data = self._runs.planted()
+            if data is not None:
+                with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                    self._left = msgspec.json.decode(data, type=dict[str, Left])
+        return self._left
+
+    def _places(self, cwd: str) -> tuple[str, ...]:
+        """In the home directory these names are settings of its user, which no project has."""
+        found = (one for one in levels(cwd) if one != self._home)
+        return tuple(f"{level}/{name}" for level in found for name in self._names)
+
+
+def _changed(other: Pinned, seen: Mapping[str, str]) -> Iterable[str]:
+    """What an attempt that runs now has changed of what is seen."""
+    for place, digest in seen.items():
+        if place in other.places:
+            if other.digests.get(place) != digest:
+                yield place
+        elif _is_changed_below(other, place):
+            yield place
+
+
+def _is_changed_below(other: Pinned, place: str, *, until: float = inf) -> bool:
+    """Whether it lies deeper than an attempt was looked at, and was changed while that ran."""
+    if place in other.places or not is_below(place, other.cwd):
+        return False
+    return was_changed(place, other.cwd, since=other.at - _COARSE_S, until=until)
+
+
+def _holds(delegation: Delegation, session: SessionId, at: float) -> bool:
+    """Whether what was left in a session by then is not for this work to obey."""
+    is_inside = delegation.parent is not None
+    return is_inside or delegation.session == session or delegation.created_at <= at
+
+
+def of_kind(found: Mapping[str, AttemptId], kind: BackendKind) -> dict[str, AttemptId]:
+    """What a program of this kind would obey."""
+    ends = tuple(f"/{name}" for name in kind.project.places)
+    return {place: attempt for place, attempt in found.items() if place.endswith(ends)}
+
+
+def is_left_out(kind: BackendKind, options: Options) -> bool:
+    """Whether its program can be started without; a command of the user's own is taken as it is."""
+    return kind.project.can_be_left_out and not options.command
+
+
+def in_words(found: Mapping[str, AttemptId], *, cwd: str) -> str:
+    """Which attempts have changed what."""
+    names = [os.path.relpath(place, cwd) for place in found]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{' and '.join(dict.fromkeys(found.values()))} changed {shown}"

@@ -12,7 +12,7 @@ from tests.support.told import Answers, Gateway, Told, as_json, gateway, told_ba
 from fallbackd.core.callers.lease import ReportAnswer
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import Evidence
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 from fallbackd.fronts.gateway.makers import Makers
 from fallbackd.fronts.gateway.reporting import CallReport
 
@@ -72,7 +72,7 @@ async def test_a_limit_later_does_not_free_the_key_of_a_request_that_may_have_be
     answers = {"a": in_turn(error(500), LIMITED), "b": in_turn(DONE)}
     async with gateway(tmp_path, *backends(), answers=answers) as g:
         assert (await begin(g, **KEY)).status_code == 502
-        await marking.clear(g.engine, None)
+        await feedback.clear(g.engine, None)
         assert (await begin(g, **KEY)).status_code == 429
         again = await begin(g, **KEY)
         assert again.status_code == 503, again.text

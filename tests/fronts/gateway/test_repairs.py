@@ -10,7 +10,7 @@ from tests.support.told import Answers, Told, as_json, gateway, told_backend
 
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import HttpRequest
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 
 CHAT = {
     "choices": [
@@ -240,8 +240,8 @@ async def test_a_conversation_goes_from_vendor_to_vendor_and_back(tmp_path: Path
     ) as g:
         for limited in ("b", "a", "b", "b"):
             is_limited.update(a=limited == "a", b=limited == "b")
-            await marking.clear(g.engine, "a")
-            await marking.clear(g.engine, "b")
+            await feedback.clear(g.engine, "a")
+            await feedback.clear(g.engine, "b")
             talk.append({"role": "user", "content": f"turn {len(talk)}"})
             asked = {"model": "team", "max_tokens": 9, "messages": talk}
             answer = await g.client.post(

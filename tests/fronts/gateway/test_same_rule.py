@@ -24,7 +24,7 @@ from tests.support.told import Gateway, gateway, told_backend
 from fallbackd.backends.spec import ApiMode
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.policy import REASONS
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 from fallbackd.transports.http.transport import HttpTransport
 
 ANSWERS = (
@@ -190,7 +190,7 @@ def marks(g: Gateway) -> dict[str, tuple[Reason, float]]:
 async def by_delegation(g: Gateway) -> Meaning:
     delegated = await work(g.engine, backend="a")
     found = Meaning(delegated.attempts[-1].failure, marks(g))
-    await marking.clear(g.engine, None)
+    await feedback.clear(g.engine, None)
     return found
 
 
@@ -200,7 +200,7 @@ async def by_call(g: Gateway, mode: ApiMode) -> Meaning:
         await g.client.post(PATHS[mode], json=BODIES[mode], headers=alone)
     steps = g.engine.exchanges.newest(limit=1)[0].steps
     found = Meaning(next((one.failure for one in reversed(steps) if one.failure), None), marks(g))
-    await marking.clear(g.engine, None)
+    await feedback.clear(g.engine, None)
     return found
 
 

@@ -18,7 +18,7 @@ from fallbackd.backends.passage import Passage
 from fallbackd.backends.spec import NotConfigured
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import CredentialRef, HttpRequest, HttpResponse
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings
 from fallbackd.fronts.gateway import pauses
@@ -140,11 +140,11 @@ async def nothing(scene: Scene) -> None: ...
 
 
 async def paused(scene: Scene) -> None:
-    await marking.pause(scene.engine, "one", note=None)
+    await feedback.pause(scene.engine, "one", note=None)
 
 
 async def credential_paused(scene: Scene) -> None:
-    await marking.pause(scene.engine, "credential:one/k1", note=None)
+    await feedback.pause(scene.engine, "credential:one/k1", note=None)
 
 
 async def disabled(scene: Scene) -> None:

@@ -19,7 +19,7 @@ from tests.support.told import Gateway, gateway, told_backend
 
 from fallbackd.backends.spec import ApiMode
 from fallbackd.core.policy import REASONS
-from fallbackd.engine import marking
+from fallbackd.engine import feedback
 from fallbackd.transports.http.transport import HttpTransport
 
 DIALECTS: dict[ApiMode, Dialect] = {
@@ -183,10 +183,10 @@ async def test_the_same_bytes_have_the_same_reason_and_marks_at_both_doors(
                 delegated = await work(g.engine, backend="a")
                 failure = delegated.attempts[-1].failure
                 marks = g.marks()
-                await marking.clear(g.engine, None)
+                await feedback.clear(g.engine, None)
                 assert (await by_gateway(g, mode), g.marks()) == (reason, marks), name
                 assert (None if failure is None else failure.reason.value) == reason, name
-                await marking.clear(g.engine, None)
+                await feedback.clear(g.engine, None)
         await transport.detach()
 
 
@@ -209,9 +209,9 @@ async def test_an_answer_that_is_cut_at_any_place_is_the_same_at_both_doors(
                 failure = delegated.attempts[-1].failure
                 reason = None if failure is None else failure.reason.value
                 marks = g.marks()
-                await marking.clear(g.engine, None)
+                await feedback.clear(g.engine, None)
                 assert (await by_gateway(g, mode), g.marks()) == (reason, marks), at
                 found.add(reason)
-                await marking.clear(g.engine, None)
+                await feedback.clear(g.engine, None)
             assert "network" in found
         await transport.detach()

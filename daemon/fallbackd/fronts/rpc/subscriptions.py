@@ -27,8 +27,7 @@ from fallbackd.core.changes import Journaled, Note
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.records import Delegation
 from fallbackd.core.views import last_event
-from fallbackd.engine.live import Progress
-from fallbackd.engine.telling import MAX_PIECE_CHARS
+from fallbackd.engine.live import MAX_PIECE_CHARS, Progress
 from fallbackd.fronts.rpc.errors import RpcError
 from fallbackd_client.progress import LAST
 from fallbackd_client.wire import codes
