@@ -38,7 +38,7 @@ PLANTED = {
     ),
     "fronts do not know each other": (
         "fallbackd.fronts.gateway.routes",
-        "fallbackd.fronts.rpc.sockets",
+        "fallbackd.fronts.rpc.endpoint",
     ),
     "only the rpc front knows the codes of its errors": (
         "fallbackd.engine.runs",

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 from tests.support.daemon import HANG_S
 
-from fallbackd.fronts.gateway.line import HangUpWatch
+from fallbackd.fronts.gateway.server import HangUpWatch
 
 
 def unix_pair() -> tuple[socket.socket, socket.socket]:

@@ -12,10 +12,10 @@ import anyio
 import anyio.abc
 from tests.support.engine import FakeHost, ScriptedEngine
 
+from fallbackd.fronts.rpc.connection import ConnectionLimits
 from fallbackd.fronts.rpc.discover import HANDLERS
 from fallbackd.fronts.rpc.endpoint import SocketEndpoint
 from fallbackd.fronts.rpc.server import RpcServer
-from fallbackd.fronts.rpc.shares import ConnectionLimits
 
 HANG_S = 30.0
 

@@ -16,7 +16,7 @@ from fallbackd.core.policy import Policy
 from fallbackd.core.records import Session
 from fallbackd.engine.api import Engine
 from fallbackd.engine.opencode import Watched, Where
-from fallbackd.fronts.opencode.around import Around
+from fallbackd.fronts.opencode.convert import Around
 from fallbackd.fronts.opencode.sessions import Sessions
 
 

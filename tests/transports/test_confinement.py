@@ -30,7 +30,7 @@ from tests.transports.programs import (
 
 from fallbackd.core.protocol import Confinement, NotStarted, ProcessExit, Toolchain
 from fallbackd.lib.directories import identity
-from fallbackd.transports.process.confining import open_places
+from fallbackd.transports.process.environment import open_places
 from fallbackd.transports.process.recording import read_exit
 from fallbackd.transports.process.runner.landlock import SCOPES_ABI, WHOLE_ABI, kernel_abi
 

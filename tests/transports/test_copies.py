@@ -7,7 +7,7 @@ import pytest
 from tests.transports.programs import collect, private_directory, shell, start, text_of, transport
 
 from fallbackd.core.protocol import OwnCopy
-from fallbackd.transports.process.runner import copies
+from fallbackd.transports.process.runner import start as runner_start
 
 CACHE = OwnCopy(variable="XDG_CACHE_HOME", place="~/.cache", shared=("~/.cache/build/",))
 
@@ -51,7 +51,7 @@ async def test_a_program_finds_what_its_user_has_and_adds_to_its_own(
 def test_places_begin_anew_or_are_left_out(home: Path, tmp_path: Path) -> None:
     cache = home / ".cache"
     fresh, hidden = [str(cache / "build")], [str(cache / "key")]
-    copies.make([of(home, tmp_path / "own", below="x", fresh=fresh, hidden=hidden)])
+    runner_start.make_copies([of(home, tmp_path / "own", below="x", fresh=fresh, hidden=hidden)])
     own = tmp_path / "own" / "x"
     assert sorted(each.name for each in own.iterdir()) == ["build", "hooks"]
     assert list((own / "build").iterdir()) == []
@@ -60,14 +60,14 @@ def test_places_begin_anew_or_are_left_out(home: Path, tmp_path: Path) -> None:
 def test_what_is_large_or_crowded_or_no_plain_file_is_a_link(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "MAX_COPY_BYTES", 3)
-    monkeypatch.setattr(copies, "MAX_ENTRIES", 1)
+    monkeypatch.setattr(runner_start, "MAX_COPY_BYTES", 3)
+    monkeypatch.setattr(runner_start, "MAX_ENTRIES", 1)
     (home / ".cache" / "link").symlink_to(home / ".cache" / "key")
-    copies.make([of(home, tmp_path / "own")])
+    runner_start.make_copies([of(home, tmp_path / "own")])
     found = {each.name: each.is_symlink() for each in (tmp_path / "own").iterdir()}
     assert found == {"hooks": True, "build": False, "key": True, "link": True}
 
 
 def test_in_a_new_home_the_own_one_is_empty(tmp_path: Path) -> None:
-    copies.make([of(tmp_path / "nowhere", tmp_path / "own")])
+    runner_start.make_copies([of(tmp_path / "nowhere", tmp_path / "own")])
     assert list((tmp_path / "own").iterdir()) == []

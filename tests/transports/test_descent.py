@@ -21,7 +21,7 @@ from tests.transports.programs import (
 )
 
 from fallbackd.transports.opencode.whose import ProcessOwners
-from fallbackd.transports.process.descent import MARK, Started, runner_above
+from fallbackd.transports.process.orphans import MARK, Started, runner_above
 from fallbackd.transports.process.runner import cgroup, tree
 
 READY = "import sys; print('ready', flush=True); sys.stdin.read()"

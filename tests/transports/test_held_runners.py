@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2] / "daemon"
 GREETS = """
     import socket, sys, time
     sys.path.append(sys.argv[1])
-    from fallbackd.transports.process.runner.peer import Peer
+    from fallbackd.transports.process.runner.meeting import Peer
     Peer(socket.socket(fileno=int(sys.argv[2]))).greet()
     time.sleep(600)
     """

@@ -13,8 +13,7 @@ from tests.support.loopback import Handler, listening
 
 from fallbackd.core.protocol import HttpRequest, HttpResponse, NoAnswer
 from fallbackd.transports.http import direct
-from fallbackd.transports.http.passing import HttpPassing
-from fallbackd.transports.http.transport import HttpTransport
+from fallbackd.transports.http.transport import HttpPassing, HttpTransport
 
 LIMIT_S = 60.0
 """Only a hang takes this long."""

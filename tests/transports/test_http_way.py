@@ -12,7 +12,7 @@ from tests.support.http_backends import SECRET, ask
 from tests.support.loopback import listening
 
 from fallbackd.core.protocol import Exit, HttpRequest, HttpResponse, NoAnswer
-from fallbackd.transports.http import route
+from fallbackd.transports.http import clients
 from fallbackd.transports.http.transport import HttpTransport
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
@@ -199,17 +199,17 @@ async def test_a_key_that_is_echoed_is_kept_nowhere(size: int, tmp_path: Path) -
 async def test_a_socks_proxy_gives_way_to_one_that_can_be_used_and_is_named_else(
     socks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(route, "find_spec", lambda _: None)
+    monkeypatch.setattr(clients, "find_spec", lambda _: None)
     answer = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n"
     async with behind_a_proxy(answer, monkeypatch):
         monkeypatch.setenv("ALL_PROXY", socks)
         found = await ask(None, tmp_path, base_url="https://models.example/v1")
         assert "403" in found.failure.evidence
-        assert route.socks_trouble() is None
+        assert clients.socks_trouble() is None
         monkeypatch.delenv("HTTPS_PROXY")
         found = await ask(None, tmp_path, base_url="https://models.example/v1")
         assert (found.failure.reason, found.failure.detail) == ("local_network", "proxy")
         for word in ("SOCKS", "HTTPS_PROXY", "pipx inject fallbackd socksio"):
             assert word in found.failure.evidence
-            assert word in (route.socks_trouble() or "")
+            assert word in (clients.socks_trouble() or "")
         assert "secret" not in found.failure.evidence

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fallbackd.transports.project_size import project_tokens
+from fallbackd.transports.machine import project_tokens
 
 PLENTY = 10**9
 

@@ -32,7 +32,7 @@ from fallbackd.core.protocol import (
     Retrying,
     ToolStarted,
 )
-from fallbackd.transports.opencode.places import ServerPlaces
+from fallbackd.transports.opencode.server import ServerPlaces
 from fallbackd.transports.opencode.transport import ServedTransport
 from fallbackd.transports.process.transport import ProcessTransport
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fallbackd.transports.opencode.told import Told, ToldEvent, ToldSnapshot
+from fallbackd.transports.opencode.link import Told, ToldEvent, ToldSnapshot
 
 
 def updated(name: str, **info: Any) -> ToldEvent:

@@ -21,7 +21,7 @@ from fallbackd.core.policy import REASONS, Policy
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.views import health_entry
 from fallbackd.engine import callers, feedback
-from fallbackd.fronts.opencode.telling import notice_of, show
+from fallbackd.fronts.opencode.front import notice_of, show
 
 Json = dict[str, Any]
 CASES: list[Json] = json.loads((Path(__file__).parent / "opencode.json").read_text("utf-8"))

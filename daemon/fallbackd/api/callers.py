@@ -23,7 +23,7 @@ from fallbackd.core.routing import suggest as rules
 from fallbackd.engine import callers
 from fallbackd.engine.admission import require_readable
 from fallbackd.engine.requests import Invalid
-from fallbackd.transports.project_size import project_tokens
+from fallbackd.transports.machine import project_tokens
 from fallbackd_client.wire.methods.callers import (
     REPORT,
     RESOLVE,

@@ -15,8 +15,8 @@ from fallbackd.app.places import Places
 from fallbackd.config.read_gateway import Gateway
 from fallbackd.core.authority import Authority
 from fallbackd.engine.api import Engine
-from fallbackd.fronts.gateway.guard import token_for
-from fallbackd.fronts.gateway.settings import Bounds, Rules
+from fallbackd.fronts.gateway.front import token_for
+from fallbackd.fronts.gateway.patience import Bounds, Rules
 from fallbackd.lib import atomicfile, privatefile
 from fallbackd.ports.passing import PassOn
 

@@ -6,7 +6,7 @@ from fallbackd.app.private import Guard
 from fallbackd.engine.api import Engine
 from fallbackd.fronts.rpc.server import RpcServer
 from fallbackd.lib.descriptors import shortage
-from fallbackd.transports.http.route import socks_trouble
+from fallbackd.transports.http.clients import socks_trouble
 
 LOOK_BELOW = 100
 """To count the descriptors of more connections takes longer than the rest of a `status`."""

@@ -44,8 +44,7 @@ from fallbackd.transports.opencode.link import OpencodeLink
 from fallbackd.transports.opencode.transport import ServedTransport
 from fallbackd.transports.opencode.whose import ProcessOwners
 from fallbackd.transports.probe import FreeProbe
-from fallbackd.transports.process.confining import open_places
-from fallbackd.transports.process.environment import Inheritable
+from fallbackd.transports.process.environment import Inheritable, open_places
 from fallbackd.transports.process.gitguard import GitGuard
 from fallbackd.transports.process.leftovers import end_stray
 from fallbackd.transports.process.recording import read_ends, read_log

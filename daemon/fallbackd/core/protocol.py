@@ -99,7 +99,7 @@ class Toolchain(Struct, frozen=True, kw_only=True):
 
 
 class OwnCopy(Struct, frozen=True, kw_only=True):
-    """A directory of a program's own, with what is in that of its user: see `runner.copies`."""
+    """A directory of a program's own, with what is in that of its user: see `runner.start`."""
 
     variable: str
     """It says where the directory is."""

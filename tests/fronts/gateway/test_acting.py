@@ -13,8 +13,8 @@ from fallbackd.core.callers.lease import ReportAnswer
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import Evidence
 from fallbackd.engine import feedback
+from fallbackd.fronts.gateway.exchange import CallReport
 from fallbackd.fronts.gateway.makers import Makers
-from fallbackd.fronts.gateway.reporting import CallReport
 
 KEY = {"idempotency-key": "key-1"}
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fallbackd.backends.passage import Passage
-from fallbackd.fronts.gateway.affinity import session_of
+from fallbackd.fronts.gateway.routes import session_of
 
 ASKED = Passage(mode="messages", model="m", is_streamed=True)
 FIRST = {"role": "user", "content": "a question"}

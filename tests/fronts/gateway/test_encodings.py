@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 from fallbackd.backends.passage import Unreadable
-from fallbackd.fronts.gateway import encodings
+from fallbackd.fronts.gateway import incoming
 
 PLAIN = b'{"model": "team", "messages": []}'
 MOST = 1024 * 1024
@@ -17,7 +17,7 @@ def packed(*members: bytes) -> bytes:
 
 
 def read(body: bytes, *, max_bytes: int = MOST) -> bytes | None:
-    found = encodings.read(body, "gzip", max_bytes=max_bytes)
+    found = incoming.read_body(body, "gzip", max_bytes=max_bytes)
     assert found.packed == body
     return found.plain
 
@@ -73,7 +73,7 @@ def test_what_is_no_gzip_or_no_more_of_it_is_refused_in_plain_words(body: bytes,
     ],
 )
 def test_several_members_are_bounded_together(body: bytes) -> None:
-    with pytest.raises(encodings.TooLong):
+    with pytest.raises(incoming.TooLong):
         read(body)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from fallbackd.core.authority import PERSON, Authority, nothing
 from fallbackd.core.ids import AttemptId, DelegationId
-from fallbackd.fronts.gateway.guard import Denied, Headers, asks_as, token_for
+from fallbackd.fronts.gateway.front import Denied, Headers, asks_as, token_for
 
 PORT = 41411
 HOST = ("host", f"127.0.0.1:{PORT}")

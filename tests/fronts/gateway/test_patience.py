@@ -6,8 +6,7 @@ import pytest
 from tests.support.told import Gateway, Told, as_json, gateway, told_backend
 
 from fallbackd.fronts.gateway import patience
-from fallbackd.fronts.gateway.patience import Impatience, patience_with, share_s, waits_s
-from fallbackd.fronts.gateway.settings import Rules
+from fallbackd.fronts.gateway.patience import Impatience, Rules, patience_with, share_s, waits_s
 
 ONE, OTHER = ("one", "m", None), ("other", "m", None)
 

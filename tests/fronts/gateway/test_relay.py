@@ -28,10 +28,10 @@ from fallbackd.backends.spec import ApiMode
 from fallbackd.core.protocol import Evidence, HttpResponse, Usage
 from fallbackd.fronts.gateway import relay as relaying
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, NotAnswered
+from fallbackd.fronts.gateway.outgoing import TranslatedAnswer
 from fallbackd.fronts.gateway.patience import Patience
 from fallbackd.fronts.gateway.relay import Relay
 from fallbackd.fronts.gateway.translate.translation import Target, begin
-from fallbackd.fronts.gateway.translating import TranslatedAnswer
 from fallbackd.ports.passing import PassedOn, TakePiece
 
 STREAMS: dict[ApiMode, bytes] = {

@@ -10,8 +10,8 @@ import pytest
 from tests.support.told import as_json, gateway, told_backend
 
 from fallbackd.fronts.gateway import room, server
+from fallbackd.fronts.gateway.patience import Bounds
 from fallbackd.fronts.gateway.room import LONG_BYTES, Room
-from fallbackd.fronts.gateway.settings import Bounds
 
 LONG = LONG_BYTES * room.COPIES + 1
 

@@ -21,7 +21,7 @@ from fallbackd.core.protocol import CredentialRef, HttpRequest, HttpResponse
 from fallbackd.engine import feedback
 from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings
-from fallbackd.fronts.gateway import pauses
+from fallbackd.fronts.gateway import patience
 from fallbackd.fronts.gateway.front import GatewayFront
 from fallbackd.fronts.gateway.outgoing import Outgoing, OutwardCall
 from fallbackd.ports.passing import PassedOn, TakePiece
@@ -115,7 +115,7 @@ async def scene(
         now_s = until
 
     time = SimpleNamespace(current_time=lambda: now_s, sleep_until=sleep_until)
-    monkeypatch.setattr(pauses, "anyio", time)
+    monkeypatch.setattr(patience, "anyio", time)
     config = configured(one_of("one", *KEYS[:1]), one_of("two"))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -14,13 +14,12 @@ import pytest
 from tests.support.daemon import HANG_S
 
 from fallbackd.core.authority import PERSON
-from fallbackd.fronts.gateway import line as caller_line
 from fallbackd.fronts.gateway import room, server
+from fallbackd.fronts.gateway import server as caller_line
 from fallbackd.fronts.gateway.answers import AnswerHead
 from fallbackd.fronts.gateway.incoming import HeadIn
-from fallbackd.fronts.gateway.line import CallerLine, RequestLine
-from fallbackd.fronts.gateway.server import GatewayServer
-from fallbackd.fronts.gateway.settings import Bounds
+from fallbackd.fronts.gateway.patience import Bounds
+from fallbackd.fronts.gateway.server import CallerLine, GatewayServer, RequestLine
 
 POST = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
 OFFERS = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQ\r\n"

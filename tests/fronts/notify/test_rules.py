@@ -9,9 +9,8 @@ from fallbackd.core.changes import Journaled, Note
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Backend
-from fallbackd.fronts.notify.pacing import Pacing
-from fallbackd.fronts.notify.rules import Absences, near_cap, notification_of
-from fallbackd.fronts.notify.ways import substituted
+from fallbackd.fronts.notify.front import Pacing
+from fallbackd.fronts.notify.rules import Absences, near_cap, notification_of, substituted
 
 
 def entry(kind: str, *, delegation: str | None = "d1", **fields: Any) -> Journaled:

@@ -10,8 +10,7 @@ from tests.fronts.opencode.test_front import URL, front
 from tests.support.opencode import DIRECTORY, OpencodeDouble
 from tests.support.running_engine import until
 
-from fallbackd.fronts.opencode.front import OpencodeFront
-from fallbackd.fronts.opencode.plugin_link import LOST, PluginLink
+from fallbackd.fronts.opencode.front import LOST, OpencodeFront, PluginLink
 from fallbackd.stores.memory import MemoryStore
 
 NAME = f"plugin:77:{DIRECTORY}"

@@ -10,7 +10,7 @@ from tests.support.playbook import policy_of
 from tests.support.watching import Watching, watching
 
 from fallbackd.core.policy import Policy
-from fallbackd.fronts.opencode.at import At
+from fallbackd.fronts.opencode.convert import At
 from fallbackd.fronts.opencode.replay import Replay
 
 SESSION = "ses_1"

@@ -12,7 +12,7 @@ from tests.support.front import front
 from fallbackd.core.failures import Reason
 from fallbackd.fronts.rpc import discover
 from fallbackd.fronts.rpc.discover import document
-from fallbackd.fronts.rpc.errors import _CODES
+from fallbackd.fronts.rpc.dispatch import _CODES
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import ReasonWord
 from fallbackd_client.wire.envelope import Method

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from tests.support.front import HANG_S, Peer, front
 
-from fallbackd.fronts.rpc.shares import ConnectionLimits
+from fallbackd.fronts.rpc.connection import ConnectionLimits
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"daemon.ping"}\n'
 

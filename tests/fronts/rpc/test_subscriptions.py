@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 from tests.support.front import HANG_S, Front, Peer, front
 
-from fallbackd.fronts.rpc.shares import ConnectionLimits
+from fallbackd.fronts.rpc.connection import ConnectionLimits
 from fallbackd.fronts.rpc.subscriptions import MAX_OF_CONNECTION
 
 

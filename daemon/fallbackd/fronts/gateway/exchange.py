@@ -10,18 +10,20 @@ that for a whole answer. With `hold = "whole"` nothing is sent before all has ar
 """
 
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal
 
 import anyio
 from msgspec import structs
 
 from fallbackd.backends import passage
 from fallbackd.backends.passage import Passage, Unreadable, prompt_tokens
-from fallbackd.backends.repairs import words_of
+from fallbackd.backends.repairs import Repair, proposed, words_of
 from fallbackd.backends.spec import NotConfigured
 from fallbackd.core.authority import Authority
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
-from fallbackd.core.events import ResolveRequested
+from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
@@ -30,11 +32,15 @@ from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.core.reasons import FINAL
 from fallbackd.core.records import Verdict
 from fallbackd.core.routing.resolve import awaited
+from fallbackd.core.turn import Turn
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.engine.exchanges import shown_usd
-from fallbackd.fronts.gateway import answers, choosing, pauses, routes
-from fallbackd.fronts.gateway.affinity import session_of
+from fallbackd.engine.feedback import judged
+from fallbackd.engine.judging import off_the_loop, texts_in
+from fallbackd.engine.repairing import MOST, Asked
+from fallbackd.engine.requests import Refused
+from fallbackd.fronts.gateway import answers, choosing, patience, routes
 from fallbackd.fronts.gateway.answers import (
     AnswerHead,
     NotAnswered,
@@ -42,29 +48,212 @@ from fallbackd.fronts.gateway.answers import (
     ToCaller,
     status_of_error,
 )
-from fallbackd.fronts.gateway.deadline import CallerDeadline
-from fallbackd.fronts.gateway.encodings import Body
+from fallbackd.fronts.gateway.incoming import Body
 from fallbackd.fronts.gateway.makers import Maker, Makers, named_by_key
-from fallbackd.fronts.gateway.outgoing import HOP, Outgoing, OutwardCall, next_hop
+from fallbackd.fronts.gateway.outgoing import (
+    HOP,
+    Outgoing,
+    OutwardCall,
+    TranslatedAnswer,
+    call_to,
+    in_callers_words,
+    next_hop,
+    translation_words,
+)
 from fallbackd.fronts.gateway.patience import (
+    CallerDeadline,
     Impatience,
     Patience,
+    Pauses,
+    Rules,
     patience_with,
     share_s,
     waits_s,
 )
-from fallbackd.fronts.gateway.pauses import Pauses
 from fallbackd.fronts.gateway.relay import Relay
-from fallbackd.fronts.gateway.repairing import RepairedCall
-from fallbackd.fronts.gateway.reporting import CallReport, give_back
-from fallbackd.fronts.gateway.settings import Rules
-from fallbackd.fronts.gateway.translating import (
-    TranslatedAnswer,
-    call_to,
-    in_callers_words,
-    translation_words,
-)
+from fallbackd.fronts.gateway.routes import session_of
 from fallbackd.ports.passing import PassOn
+
+# --- reports -------------------------------------------------------------------------------------
+# Reports the outcome of each call to the engine: health, leases and the next candidate.
+
+_OF_THE_REQUEST = frozenset(
+    {
+        *(Reason.CONTENT_POLICY, Reason.CONTEXT_OVERFLOW),
+        *(Reason.FORMAT_ERROR, Reason.PAYLOAD_TOO_LARGE),
+    }
+)
+"""They say nothing of the backend: the conversation stays where its prompt is cached."""
+
+
+class CallReport:
+    """
+    What became of one call; said once.
+
+    A backend that the configuration has lost meanwhile has no health to be kept: what is said of
+    it is dropped, and changes nothing for the caller.
+
+    Args:
+        proves: An answer shows that the backend works, and a call may be its one trial.
+        stays: No other backend is asked.
+        asked: The body of the request.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        asks: Mapping[str, Any],
+        chosen: Resolution,
+        turn: Turn | None,
+        *,
+        proves: bool,
+        stays: bool = False,
+        asked: bytes | None = None,
+    ) -> None:
+        self._engine = engine
+        self.asks = asks
+        """For the next call of the same exchange."""
+        self._proves = proves
+        self._stays = stays
+        self._asked = asked
+        self.leaves = False
+        """What was refused is a part of the conversation: it moves to the next backend."""
+        self._is_said = False
+        self._call: dict[str, Any] = {
+            **asks,
+            "backend": chosen.backend,
+            "model": chosen.model,
+            "credential": chosen.credential,
+            "lease": chosen.lease_id,
+            "turn": turn,
+            "started_at": engine.clock.now(),
+        }
+
+    def repeats(self) -> None:
+        """The same candidate is asked once more."""
+        self._call["further"] = self._call.get("further", 0) + 1
+
+    async def answered(self) -> None:
+        """Its provider has begun to answer: a trial is over, and others may ask it too."""
+        if self._call["lease"] is not None:
+            await self._say("answered")
+            self._call["lease"] = None
+
+    async def succeeded(self, usage: Usage) -> None:
+        if self._proves:
+            self._is_said = True
+            await self._say("success", usage=usage)
+        else:
+            await self.released()
+
+    async def failed(self, evidence: Evidence) -> ReportAnswer | None:
+        """None: the backend is not configured any more."""
+        self._is_said = True
+        judging = partial(judged, self._engine, evidence, backend=self._call["backend"])
+        failure = await off_the_loop(evidence, judging)
+        is_of_request = failure is not None and failure.reason in _OF_THE_REQUEST
+        if self._stays or (is_of_request and not self.leaves):
+            await self._left_conversation()
+            self.asks = {**self.asks, "session": None}
+            self._call["session"] = None
+        seen = Reported(**self._call, outcome="failure")
+        with suppress(Refused):
+            return await callers.report(
+                self._engine,
+                seen,
+                evidence=evidence,
+                asked=texts_in(self._asked),
+                next_lease=self._proves,
+            )
+        return None
+
+    async def _left_conversation(self) -> None:
+        """What the call was a part of does not go on with the next call of its conversation."""
+        if self._call["session"] is not None:
+            with suppress(Refused):
+                seen = Reported(**{**self._call, "lease": None}, outcome="released")
+                await callers.report(self._engine, seen, outlives="nothing")
+
+    async def broken(self, evidence: Evidence) -> ReportAnswer:
+        """It failed in the middle of its answer: no other is asked."""
+        answer = await self.failed(evidence) or ReportAnswer()
+        await give_back(self._engine, self.asks, answer)
+        return answer
+
+    async def released(self) -> None:
+        """The caller has disconnected, or the call says nothing of the backend."""
+        if not self._is_said:
+            self._is_said = True
+            await self._say("released")
+
+    async def _say(self, outcome: Literal["answered", "success", "released"], **more: Any) -> None:
+        with suppress(Refused):
+            seen = Reported(**self._call, outcome=outcome, **more)
+            await callers.report(self._engine, seen, outlives="nothing")
+
+
+async def give_back(engine: Engine, asks: Mapping[str, Any], answer: ReportAnswer) -> None:
+    """The lease of a next one that will not be called."""
+    unused = answer.next
+    if unused is not None and unused.lease_id is not None:
+        await CallReport(engine, asks, unused, answer.turn, proves=True).released()
+
+
+# --- repairs -------------------------------------------------------------------------------------
+# Requests that are changed where their backend is known to refuse them, or has just said so.
+
+
+class RepairedCall:
+    """The repairs of one call to one account. See `backends.repairs`."""
+
+    def __init__(
+        self, engine: Engine, backend: BackendId, credential: str | None, session: str | None
+    ) -> None:
+        self._engine = engine
+        self._backend, self._credential, self._session = backend, credential, session
+        self._tried: tuple[Repair, ...] = ()
+        self.is_left = False
+        """What the backend refuses is a part of the conversation, and no repair has helped."""
+
+    def prepared(self, call: OutwardCall) -> OutwardCall:
+        """The call without what its backend is known to refuse."""
+        request = call.sendable
+        if request is None:
+            return call
+        made, repairs = self._engine.repairs.prepared(
+            self._engine.settings, self._asked(call), request
+        )
+        return call if made is request else call.with_repairs(made, repairs)
+
+    def after(self, call: OutwardCall, evidence: Evidence) -> OutwardCall | None:
+        """What is sent after a refusal; None: nothing that is known would help."""
+        request = call.sendable
+        if request is None or len(self._tried) >= MOST:
+            return None
+        made, repairs = proposed(evidence, request, without=frozenset(self._tried))
+        if not repairs:
+            self.is_left = any(one.about == "conversation" for one in self._tried)
+            return None
+        self._tried += repairs
+        return call.with_repairs(made, repairs)
+
+    def keep(self, call: OutwardCall) -> None:
+        """It was answered: the same is done for later calls at once."""
+        if call.repaired:
+            self._engine.repairs.keep(
+                self._engine.settings, self._asked(call), call.repaired, call.foreign
+            )
+
+    def _asked(self, call: OutwardCall) -> Asked:
+        return Asked(
+            backend=self._backend,
+            model=call.model,
+            credential=self._credential,
+            session=self._session,
+        )
+
+
+# --- the exchange --------------------------------------------------------------------------------
 
 FAILOVER = "x-fallbackd-failover"
 """`0`: the first backend's failure goes back."""
@@ -401,7 +590,7 @@ class Exchange:
         assert chosen.backend is not None
         candidate = (chosen.backend, chosen.model, chosen.credential)
         if not await self._pauses.over(self._engine, candidate):
-            return pauses.withdrawn(candidate)
+            return patience.withdrawn(candidate)
         failed = await self._try(chosen, entry, found.model, report)
         if failed is None or failed.unsuited or chosen.lease_id is not None:
             return failed

@@ -1,37 +1,378 @@
 """The gateway: who may ask, what is asked, and the answer in the words of the caller's API."""
 
+import hashlib
+import hmac
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import parse_qs
 
 import anyio
 import msgspec
 import structlog
+from msgspec import Struct
 
-from fallbackd.backends.passage import MODES, Unreadable
+from fallbackd.backends.lines import fields, read_object, words
+from fallbackd.backends.passage import MAX_WHOLE_BYTES, MODES, Passage, Unreadable, error_event
 from fallbackd.backends.spec import ApiMode
-from fallbackd.core.authority import PERSON, Authority
+from fallbackd.core.authority import PERSON, Authority, meet
 from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import DRAINS, Refused
-from fallbackd.fronts.gateway import choosing, encodings, guard, routes
+from fallbackd.fronts.gateway import choosing, incoming, routes
 from fallbackd.fronts.gateway.answers import Aborted, AnswerHead, Refusal, ToCaller, told
 from fallbackd.fronts.gateway.exchange import Exchange
 from fallbackd.fronts.gateway.incoming import HeadIn
-from fallbackd.fronts.gateway.keepalive import kept_alive
-from fallbackd.fronts.gateway.line import RequestLine
-from fallbackd.fronts.gateway.lists import ListCaller
-from fallbackd.fronts.gateway.makers import Makers
+from fallbackd.fronts.gateway.makers import Makers, StoredAnswers, StoredCall, stored_call
 from fallbackd.fronts.gateway.outgoing import Outgoing
-from fallbackd.fronts.gateway.patience import Impatience
-from fallbackd.fronts.gateway.pauses import Pauses
+from fallbackd.fronts.gateway.patience import Bounds, Impatience, Pauses, Rules
 from fallbackd.fronts.gateway.room import no_room
-from fallbackd.fronts.gateway.server import GatewayServer
-from fallbackd.fronts.gateway.settings import Bounds, Rules
-from fallbackd.fronts.gateway.stored import StoredAnswers, StoredCall, stored_call
+from fallbackd.fronts.gateway.server import GatewayServer, RequestLine
 from fallbackd.lib.processes import peer
+from fallbackd.lib.sse import EventReader, ServerSentEvent
 from fallbackd.ports.passing import PassOn
+
+# --- who may ask ---------------------------------------------------------------------------------
+# Who may ask. A port on loopback can be reached by every user of the machine, and through a browser
+# by every page that it shows.
+
+Headers = Sequence[tuple[str, str]]
+"""Names in lower case."""
+
+_LOCAL = ("127.0.0.1", "localhost", "[::1]")
+
+
+class Denied(Struct, frozen=True):
+    status: int
+    message: str
+
+
+def asks_as(
+    method: str,
+    headers: Headers,
+    query: str,
+    *,
+    port: int | None,
+    asker: Authority | None,
+    token: str | None,
+    authority_in: Callable[[str], Authority],
+) -> Authority | Denied:
+    """
+    What the caller may ask, or why it is not answered.
+
+    Args:
+        port: Where it came in; None: through the Unix socket, whose mode protects it.
+        asker: What the process at the other end may ask, which no token widens; None: its token
+            alone says.
+        token: Of a person.
+        authority_in: What an attempt may ask.
+    """
+    if (denied := deny(method, headers, port=port)) is not None:
+        return denied
+    if asker is not None and (asker.is_person or not asker.inside):
+        return asker if asker.is_person else Denied(403, f"refused: you are in {asker.place}")
+    given = _tokens(headers, query)
+    if not given and asker is None:
+        return Denied(401, "no token: `fallbackd-client gateway env` prints how to send it")
+    if token is None:
+        given = []
+    elif any(hmac.compare_digest(one, token.encode()) for one in given):
+        return PERSON if asker is None else asker
+    if asker is not None and any(_attempt_of(one, token or "") == OF_SERVERS for one in given):
+        return asker
+    attempts = [found for one in given if (found := _attempt_of(one, token or "")) is not None]
+    named = meet(map(authority_in, attempts)) if attempts else None
+    if asker is None:
+        return _by_token_alone(named)
+    if named is None or not set(named.inside) <= set(asker.inside):
+        text = f"you are asking from {asker.place}: send the token of its attempt, which"
+        return Denied(401, f"{text} FALLBACKD_GATEWAY_TOKEN holds")
+    return meet((asker, named))
+
+
+def _by_token_alone(named: Authority | None) -> Authority | Denied:
+    if named is None:
+        return Denied(
+            401, "the token is not the one of this endpoint: fallbackd-client gateway env"
+        )
+    return named if named.inside else Denied(401, f"the token is of no use: {named.why}")
+
+
+def deny(method: str, headers: Headers, *, port: int | None) -> Denied | None:
+    """Why nothing is answered to a web page; None: it is none."""
+    named = dict(headers)
+    if port is not None and named.get("host", "").lower() not in {
+        f"{one}:{port}" for one in _LOCAL
+    }:
+        return Denied(403, f"the Host header must be 127.0.0.1:{port} or localhost:{port}")
+    if "origin" in named:
+        return Denied(403, "requests of web pages are refused")
+    if method == "OPTIONS":
+        return Denied(405, "OPTIONS is not answered: web pages cannot use this endpoint")
+    return None
+
+
+def has_token(headers: Headers, query: str, token: str) -> bool:
+    """Whether any token of ours is sent, for whatever that is worth."""
+    return any(
+        hmac.compare_digest(one, token.encode()) or _attempt_of(one, token) is not None
+        for one in _tokens(headers, query)
+    )
+
+
+OF_SERVERS = ""
+"""
+In place of an attempt: a helper server serves one after the other. It only says that the process
+knows the gateway, which gives what those attempts may that it runs.
+"""
+
+
+def token_for(attempt: str, token: str) -> str:
+    """
+    What an attempt sends in place of the person's token. It needs no record, ends with the attempt
+    and with the person's token, and does not reveal that one.
+    """
+    seal = hmac.new(token.encode(), f"attempt {attempt}".encode(), hashlib.sha256).hexdigest()
+    return f"fallbackd-{attempt}-{seal}"
+
+
+def _attempt_of(given: bytes, token: str) -> str | None:
+    """The attempt whose token this is; None: of none."""
+    attempt = given.decode("ascii", "replace").removeprefix("fallbackd-").rpartition("-")[0]
+    return attempt if hmac.compare_digest(given, token_for(attempt, token).encode()) else None
+
+
+def _tokens(headers: Headers, query: str) -> list[bytes]:
+    """All that may be one: a client may send a key of its own beside the token."""
+    found: list[str] = []
+    for name, value in headers:
+        if name in ("x-api-key", "api-key", "x-goog-api-key"):
+            found.append(value)
+        elif name == "authorization":
+            scheme, _, bearer = value.partition(" ")
+            found.append(bearer.strip() if scheme.lower() == "bearer" else "")
+    if query:
+        found += parse_qs(query).get("key", [])
+    return [one.encode() for one in found if one]
+
+
+def is_json(headers: Headers) -> bool:
+    kind = dict(headers).get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json"
+
+
+# --- streams as a list ---------------------------------------------------------------------------
+# Streams as one list of JSON, which Google's API sends where a caller does not ask for events.
+#
+# The provider is asked for events all the same, so that they are judged as those of other callers.
+# A stream that breaks off leaves the list without its end.
+
+_ABOUT_EVENTS = frozenset({"content-type", "content-length"})
+
+
+class ListCaller:
+    """See `ToCaller`. What is no stream of events goes through as it is."""
+
+    def __init__(self, caller: ToCaller) -> None:
+        self._caller = caller
+        self._events = EventReader(max_bytes=MAX_WHOLE_BYTES)
+        self._is_list = self._is_begun = False
+        self._head: AnswerHead | None = None
+        """Of an answer whose length is stated: the one of the list is not known yet."""
+
+    @property
+    def takes_pieces(self) -> bool:
+        return self._caller.takes_pieces
+
+    @property
+    def has_left(self) -> bool:
+        return self._caller.has_left
+
+    def holds(self, size: int) -> bool:
+        return self._caller.holds(size)
+
+    async def begin(self, reply: AnswerHead) -> None:
+        named = dict(reply.headers)
+        is_stream = named.get("content-type", "").startswith("text/event-stream")
+        self._is_list = is_stream and named.get("content-encoding", "identity") == "identity"
+        if not self._is_list:
+            await self._caller.begin(reply)
+            return
+        headers = [one for one in reply.headers if one[0] not in _ABOUT_EVENTS]
+        headers.append(("content-type", "application/json; charset=UTF-8"))
+        head = AnswerHead(status=reply.status, headers=headers)
+        if "content-length" in named:
+            self._head = head
+        else:
+            await self._caller.begin(head)
+
+    async def send(self, data: bytes) -> None:
+        head, self._head = self._head, None
+        if head is None:
+            await self._caller.send(self._items(data) if self._is_list else data)
+            return
+        whole = self._items(data) + self._last()
+        self._is_list = False
+        head.headers.append(("content-length", str(len(whole))))
+        await self._caller.begin(head)
+        await self._caller.send(whole)
+
+    def write(self, data: bytes) -> bool:
+        return self._caller.write(self._items(data) if self._is_list else data)
+
+    async def drained(self) -> None:
+        await self._caller.drained()
+
+    async def end(self) -> None:
+        """The answer is whole."""
+        if self._is_list:
+            await self._caller.send(self._last())
+
+    def _items(self, data: bytes) -> bytes:
+        made = self._listed(self._events.feed(data))
+        is_blank = bool(data) and not data.strip()
+        return b"\n" if is_blank else made  # a keep-alive is one here too
+
+    def _last(self) -> bytes:
+        return self._listed(self._events.end()) + (b"]" if self._is_begun else b"[]")
+
+    def _listed(self, events: list[ServerSentEvent]) -> bytes:
+        made = bytearray()
+        for event in events:
+            if event.data.startswith(b"{"):
+                made += b",\r\n" if self._is_begun else b"["
+                made += event.data
+                self._is_begun = True
+        return bytes(made)
+
+
+# --- keep-alives ---------------------------------------------------------------------------------
+# Keep-alives in a streamed answer that is held for long.
+#
+# Programs leave a server whose head does not come: gemini after a minute, Claude Code and opencode
+# after five. The first keep-alive takes the head with it, so that a failure of all backends is
+# reported behind it by an event, and our own headers are missing.
+
+_HEAD = [("content-type", "text/event-stream"), ("cache-control", "no-cache")]
+_COMMENT = b": keepalive\n\n"
+_BLANK = b"\n\n"
+"""The library of Google's clients reads no comments, and waits for more behind one."""
+MAX_SAID_CHARS = 500
+_BEGUN = {"id": "", "object": "response", "status": "in_progress", "output": []}
+
+
+class KeptAlive:
+    """
+    See `ToCaller`. The caller of one streamed request.
+
+    Args:
+        every_s: Between two keep-alives, and before the first one.
+    """
+
+    def __init__(self, caller: ToCaller, mode: ApiMode, *, every_s: float) -> None:
+        self._caller = caller
+        self._mode: ApiMode = mode
+        self._every_s = every_s
+        self._is_open = False
+        self._is_begun = False
+        self._unfit = ""
+        """Why what follows cannot stand behind the head that has left; empty: it can."""
+
+    @property
+    def takes_pieces(self) -> bool:
+        return self._caller.takes_pieces
+
+    @property
+    def has_left(self) -> bool:
+        return self._caller.has_left
+
+    def holds(self, size: int) -> bool:
+        return self._caller.holds(size)
+
+    async def during(self, answer: Callable[[], Awaitable[None]]) -> None:
+        """What `answer` raises is raised, in no group."""
+        failed: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._beat)
+            try:
+                await answer()
+            except Exception as error:
+                failed = error
+            tasks.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+
+    async def _beat(self) -> None:
+        while True:
+            await anyio.sleep(self._every_s)
+            if self._is_begun:
+                return
+            if not self._is_open:
+                self._is_open = True
+                await self._caller.begin(AnswerHead(status=200, headers=list(_HEAD)))
+            self._caller.write(_BLANK if self._mode == "generate_content" else _COMMENT)
+
+    async def _fail(self, message: str, body: bytes = b"") -> None:
+        """
+        Args:
+            body: Of an error in the words of the API, which are kept.
+        """
+        await self._caller.send(_error_event(self._mode, message[:MAX_SAID_CHARS], body))
+        raise Aborted
+
+    async def begin(self, reply: AnswerHead) -> None:
+        if self._is_begun:
+            raise Aborted
+        self._is_begun = True
+        if not self._is_open:
+            await self._caller.begin(reply)
+            return
+        named = dict(reply.headers)
+        is_stream = named.get("content-type", "").startswith("text/event-stream")
+        if reply.status >= 300:
+            self._unfit = f"the last backend answered with status {reply.status}"
+        elif not is_stream or named.get("content-encoding", "identity") != "identity":
+            self._unfit = "the backend answered with something else than a stream of events"
+
+    def write(self, data: bytes) -> bool:
+        return not self._unfit and self._caller.write(data)
+
+    async def send(self, data: bytes) -> None:
+        if self._unfit:
+            await self._fail(self._unfit, data)
+        await self._caller.send(data)
+
+    async def drained(self) -> None:
+        if self._unfit:
+            await self._fail(self._unfit)
+        await self._caller.drained()
+
+
+def kept_alive(caller: ToCaller, asked: Passage, *, every_s: float | None) -> KeptAlive | None:
+    """None: its answer comes in one piece, or none is wanted."""
+    if every_s is None or not (asked.is_streamed and caller.takes_pieces):
+        return None
+    return KeptAlive(caller, asked.mode, every_s=every_s)
+
+
+def _error_event(mode: ApiMode, message: str, body: bytes) -> bytes:
+    value = read_object(body) or {}
+    error = fields(value.get("error"))
+    if mode == "responses":
+        # The library of OpenAI reads no failure of a response that it has not seen begin.
+        created = {"type": "response.created", "sequence_number": 0, "response": _BEGUN}
+        begun = b"event: response.created\ndata: " + msgspec.json.encode(created) + b"\n\n"
+        said, code = words(error.get("message")), words(error.get("code"))
+        follows = {"id": "", "sequence_number": 1, "code": code or "server_error"}
+        return begun + error_event(mode, said or message, follows)
+    if not error:
+        return error_event(mode, message)
+    head = b"event: error\n" if mode == "messages" else b""
+    return head + b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+# --- the front -----------------------------------------------------------------------------------
 
 log = structlog.get_logger("gateway")
 
@@ -96,15 +437,15 @@ class GatewayFront:
         if self._authority_at is None or token is None:
             return None
         query = _query(request, routes.mode_of(request.path))
-        is_ours = guard.has_token(request.headers, query, token)
+        is_ours = has_token(request.headers, query, token)
         return await self._authority_at(accepted) if is_ours else None
 
     def _knows(self, request: HeadIn) -> bool:
         asked = self._asks_as(request, routes.mode_of(request.path))
-        return not isinstance(asked, guard.Denied)
+        return not isinstance(asked, Denied)
 
-    def _asks_as(self, request: HeadIn, mode: ApiMode) -> Authority | guard.Denied:
-        return guard.asks_as(
+    def _asks_as(self, request: HeadIn, mode: ApiMode) -> Authority | Denied:
+        return asks_as(
             request.method,
             request.headers,
             _query(request, mode),
@@ -139,12 +480,12 @@ class GatewayFront:
     async def _answer(self, request: HeadIn, line: RequestLine, mode: ApiMode) -> None:
         is_get = request.method in ("GET", "HEAD")
         is_open = is_get and request.path in (*routes.ALIVE, routes.HEALTH)
-        asker: Authority | guard.Denied
+        asker: Authority | Denied
         if is_open:  # it says nothing that needs protection
-            asker = guard.deny(request.method, request.headers, port=request.port) or PERSON
+            asker = deny(request.method, request.headers, port=request.port) or PERSON
         else:
             asker = self._asks_as(request, mode)
-        if isinstance(asker, guard.Denied):
+        if isinstance(asker, Denied):
             raise Refusal(asker.status, asker.message, "denied")
         if request.is_one_too_many:
             text = "as many callers as the gateway takes at once are being answered; try again"
@@ -165,7 +506,7 @@ class GatewayFront:
         route = routes.route_of(request.path)
         if route is None:
             raise routes.nothing_at(request.path, request.port)
-        if not guard.is_json(request.headers):
+        if not is_json(request.headers):
             raise Refusal(415, "the Content-Type must be application/json", "content_type")
         await self._exchanged(route, request, line, mode, asker)
 
@@ -225,17 +566,17 @@ class GatewayFront:
             refusal.said = exchange.said()
             await _tell(caller, mode, refusal)
 
-    async def _body(self, request: HeadIn, line: RequestLine) -> encodings.Body:
+    async def _body(self, request: HeadIn, line: RequestLine) -> incoming.Body:
         most = self._limits.max_body_bytes
         given = await line.body(most)
         try:
             if given is None:
-                raise encodings.TooLong
+                raise incoming.TooLong
             encoding = dict(request.headers).get("content-encoding", "")
-            body = encodings.read(given, encoding, max_bytes=most)
+            body = incoming.read_body(given, encoding, max_bytes=most)
         except Unreadable as error:
             raise Refusal(400, str(error), "invalid_body") from error
-        except encodings.TooLong as error:
+        except incoming.TooLong as error:
             raise self._too_long() from error
         if body.packed is not None and not line.holds_body(len(body.plain or b"")):
             raise no_room()

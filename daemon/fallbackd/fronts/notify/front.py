@@ -7,6 +7,7 @@ Each way has a recorded place of its own in the journal, so that a daemon that w
 there. It never makes anything wait: the journal is read beside the work.
 """
 
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,12 +23,57 @@ from fallbackd.core.changes import Journaled
 from fallbackd.core.ids import BackendId
 from fallbackd.engine.api import Engine
 from fallbackd.engine.live import Progress
-from fallbackd.fronts.notify.pacing import Pacing
-from fallbackd.fronts.notify.rules import Absences, Notification, near_cap, notification_of
-from fallbackd.fronts.notify.ways import Program, Undelivered, Way, Webhook
+from fallbackd.fronts.notify.rules import (
+    Absences,
+    Notification,
+    Program,
+    Undelivered,
+    Way,
+    Webhook,
+    near_cap,
+    notification_of,
+)
 
 if TYPE_CHECKING:
     import httpx2
+
+
+# --- how often -----------------------------------------------------------------------------------
+# Not the same again and again, and not more than a person can read.
+
+HOUR_S = 3600.0
+
+
+class Pacing:
+    """
+    Args:
+        now: Any clock that only goes forward.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._sent_at: dict[str, float] = {}
+        self._last_hour: deque[float] = deque()
+        self.left_out = 0
+        """Since the last one that was let through."""
+
+    def lets_through(self, key: str, *, repeat_after_s: float, max_per_hour: int) -> bool:
+        now = self._now()
+        longest_s = max(HOUR_S, repeat_after_s)
+        self._sent_at = {one: at for one, at in self._sent_at.items() if now - at < longest_s}
+        while self._last_hour and now - self._last_hour[0] >= HOUR_S:
+            self._last_hour.popleft()
+        if key in self._sent_at and now - self._sent_at[key] < repeat_after_s:
+            return False
+        if len(self._last_hour) >= max_per_hour:
+            self.left_out += 1
+            return False
+        self._sent_at[key] = now
+        self._last_hour.append(now)
+        return True
+
+
+# --- the front -----------------------------------------------------------------------------------
 
 log = structlog.get_logger("notify")
 

@@ -19,8 +19,10 @@ Source: recorded events of opencode 1.18.33, and the types of its SDK.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
+from anyio import to_thread
 from msgspec import Struct
 
 from fallbackd.backends.opencode_server import (
@@ -32,7 +34,7 @@ from fallbackd.backends.opencode_server import (
 from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.lib.foreign_json import fields as _table
 from fallbackd.lib.foreign_json import text as _text
-from fallbackd.ports.opencode import Written
+from fallbackd.ports.opencode import INSIDE, Called, Link, Owner, Whose, Written
 
 EventFields = Mapping[str, Any]  # any JSON
 
@@ -366,3 +368,129 @@ def may_have_written(messages: Sequence[EventFields], message: str) -> bool:
                 if isinstance(fact, ToolUsed) and fact.may_write:
                     return True
     return False
+
+
+# --- a session at its server ---------------------------------------------------------------------
+# A session at its server: its calls, and what they say when it or the server is gone.
+
+
+class Failed(Exception):
+    """A step could not be done: says which one and why."""
+
+
+class SessionGone(Exception):
+    """The session is not there any more."""
+
+
+class Lost(Exception):
+    """The server is not there any more. It may come back, and the session with it."""
+
+
+class At(Struct, frozen=True, kw_only=True):
+    """A session at its server."""
+
+    link: Link
+    session: str
+    directory: str = ""
+    heard: Callable[[], list[EventFields]] = list
+    """Its messages by its events, where the server cannot say them."""
+
+    async def call(self, method: str, path: str = "", *, body: EventFields | None = None) -> Called:
+        """
+        Raises:
+            SessionGone, Lost.
+        """
+        called = await self.link.call(
+            method, f"/session/{self.session}{path}", body=body, directory=self.directory
+        )
+        if called.status == 404:
+            raise SessionGone
+        if called.status == 0 and not await self._is_there():
+            raise Lost
+        return called
+
+    async def _is_there(self) -> bool:
+        for path in ("/global/health", "/config"):
+            found = await self.link.call("GET", path, limit_s=2.0)
+            if found.is_good:
+                return True
+        return False
+
+    async def messages(self) -> list[EventFields]:
+        """
+        Raises:
+            Failed, SessionGone, Lost.
+        """
+        called = await self.call("GET", "/message")
+        if called.status == 400 and (heard := self.heard()):
+            return heard
+        if not called.is_good or not isinstance(called.body, list):
+            why = called.problem or "an answer that is no list"
+            raise Failed(f"reading the session's messages ({why})")
+        return [one for one in called.body if isinstance(one, dict)]
+
+    async def info(self) -> EventFields:
+        """Of the session itself. Raises `SessionGone`, `Lost`; what cannot be read is empty."""
+        called = await self.call("GET")
+        return called.body if isinstance(called.body, dict) else {}
+
+
+async def tell_parent(at: At, state: Literal["moving", "failed"], text: str = "") -> None:
+    """What the parent of a subagent is to make of its end. Known only inside of opencode."""
+    if at.link.is_inside:
+        body = {"session": at.session, "state": state, "text": text}
+        await at.link.call("POST", f"{INSIDE}child", body=body)
+
+
+# --- around a server -----------------------------------------------------------------------------
+# Whose a server is, and who waits at it for the end of a turn.
+
+
+class Around:
+    """
+    One server.
+
+    Attributes:
+        pid: Its process, as far as it can be seen.
+        owner: Whose its turns are.
+    """
+
+    def __init__(self, whose: Whose, link: Link) -> None:
+        self._whose = whose
+        self._link = link
+        self.pid: int | None = None
+        self.owner: Owner = "person"
+
+    async def look(self) -> Owner:
+        self.owner = await to_thread.run_sync(self._look)
+        return self.owner
+
+    def _look(self) -> Owner:
+        url = self._link.url
+        self.pid = self._link.pid or (self._whose.server_at(url) if "://" in url else None)
+        return self._whose.owner(self.pid)
+
+    async def is_awaited(
+        self,
+        messages: Sequence[EventFields],
+        message: str,
+        *,
+        certainly: bool = False,
+    ) -> bool:
+        """
+        Whether a program waits for the turn of a message, which ends for it where it is stopped.
+
+        Args:
+            messages: Of the session, that one among them.
+            certainly: False: as far as it cannot be ruled out.
+        """
+        if self.owner == "program":
+            return True
+        written = written_of(messages, message)
+        ask = partial(self._whose.is_awaited, self._link.url, written, certainly=certainly)
+        return await to_thread.run_sync(ask)
+
+    async def stops(self, session: str, *, since_at: float) -> int | None:
+        """How often a session was asked to stop; None: that is not known here."""
+        ask = partial(self._whose.stops, self.pid, session, since_at=since_at)
+        return await to_thread.run_sync(ask)

@@ -1,23 +1,295 @@
 """All opencode servers that are known: by configuration, or because they announced themselves."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any
 
 import anyio
+import msgspec
 import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectSendStream
 
 from fallbackd.api.opencode_servers import BadServer, NotWatched, ServerState, is_usable
+from fallbackd.core.changes import Journaled
 from fallbackd.core.opencode.turns import Redirect
 from fallbackd.engine.api import Engine
+from fallbackd.engine.live import Progress
 from fallbackd.engine.opencode import Watched, Where
-from fallbackd.fronts.opencode.plugin_link import LinkWithPlugins, PluginLink, TellPlugin
-from fallbackd.fronts.opencode.telling import Notice, Toasts, notice_of, show, write_down
-from fallbackd.fronts.opencode.watch import ServerWatch
-from fallbackd.ports.opencode import Link, OpenLink, ProjectFiles, Whose
+from fallbackd.fronts.opencode.sessions import ServerWatch
+from fallbackd.lib import foreign_json
+from fallbackd.ports.opencode import INSIDE, Called, Heard, Link, OpenLink, ProjectFiles, Whose
+
+# --- notices in the interface --------------------------------------------------------------------
+# Notices of sessions, as short messages in the interface of their opencode server.
 
 log = structlog.get_logger("opencode")
+
+_SHOWN = {
+    "fallback": ("Model fallback", "warning", 6000),
+    "recovered": ("Model recovered", "info", 5000),
+    "outage": ("No model available", "error", 10_000),
+    "failed": ("Model fallback failed", "error", 15_000),
+}
+"""Title, kind and milliseconds by notice."""
+_LONGEST_S = max(ms for *_, ms in _SHOWN.values()) / 1000
+_LEVELS = {"warning": "warn", "info": "info", "error": "error"}
+
+
+class Notice:
+    def __init__(self, told: Journaled, *, now: float) -> None:
+        fields = told.note.fields
+        self.at = now
+        self.session = told.note.session or ""
+        self.kind = str(fields.get("notice"))
+        self.left = str(fields.get("from") or "")
+        self.to = str(fields.get("to") or "")
+        self.title, self.variant, self.duration_ms = _SHOWN.get(self.kind, _SHOWN["fallback"])
+        self.text = str(fields.get("text") or "")
+
+
+def notice_of(told: Journaled | Progress, *, now: float) -> Notice | None:
+    if isinstance(told, Progress) or told.note.kind != "session.notice":
+        return None
+    return Notice(told, now=now)
+
+
+class Toasts:
+    """
+    Tells which notices are shown: many sessions of a server have the same one at once, and a
+    toast that is still on the screen says it for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._recovered: set[tuple[str, str]] = set()
+        self._shown: dict[tuple[str, ...], tuple[str, float]] = {}
+        """Session and end of the last toast, by server, directory and what it says."""
+
+    def is_news(self, server: str, directory: str, notice: Notice) -> bool:
+        """A recovery is shown once per server and model, until the model is left again."""
+        if notice.kind == "fallback":
+            self._recovered = {one for one in self._recovered if one[1] != notice.left}
+        if notice.kind == "recovered":
+            is_news = (server, notice.to) not in self._recovered
+            self._recovered.add((server, notice.to))
+            return is_news
+        latest_at = notice.at + _LONGEST_S  # a clock that was set back leaves later ends
+        self._shown = {k: one for k, one in self._shown.items() if notice.at < one[1] <= latest_at}
+        words = notice.text if notice.kind == "failed" else ""  # others state how long it takes
+        key = (server, directory, notice.kind, notice.left, notice.to, words)
+        until_at = notice.at + notice.duration_ms / 1000
+        session, _ = self._shown.setdefault(key, (notice.session, until_at))
+        return session == notice.session
+
+    def forget(self, server: str) -> None:
+        self._recovered = {one for one in self._recovered if one[0] != server}
+        self._shown = {key: one for key, one in self._shown.items() if key[0] != server}
+
+
+async def show(link: Link, directory: str, notice: Notice) -> None:
+    """A server without an interface accepts it as well, but does not show it."""
+    body = {
+        "title": notice.title,
+        "message": notice.text,
+        "variant": notice.variant,
+        "duration": notice.duration_ms,
+    }
+    called = await link.call("POST", "/tui/show-toast", body=body, directory=directory)
+    if not called.is_good:
+        log.info("notice.unshown", server=link.url, problem=called.problem)
+
+
+async def write_down(link: Link, directory: str, notice: Notice) -> None:
+    """Put it into the log of the server, for each session."""
+    line = {
+        "service": "fallbackd",
+        "level": _LEVELS[notice.variant],
+        "message": notice.text,
+        "extra": {"session": notice.session},
+    }
+    await link.call("POST", "/log", body=line, directory=directory)
+
+
+# --- servers reached through their plugin --------------------------------------------------------
+# An opencode that listens on no port, reached through its plugin.
+#
+# The plugin sends the events of its opencode over the connection on which it announced it, and
+# makes our calls there with its own client. A call and its answer carry a number; an answer comes
+# in pieces, as a line is shorter than what a long session holds.
+
+MAX_WAITING_EVENTS = 10_000
+MAX_ANSWER_CHARS = 256 * 1024 * 1024
+LOST = "the connection to its plugin was lost"
+
+TellPlugin = Callable[[Mapping[str, Any]], None]
+"""Sends one call to the plugin: `{call, method, path, directory, body}`."""
+
+
+class _Call:
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.chars = 0
+        self.answer: Called | None = None
+        self.is_over = anyio.Event()
+
+
+class PluginLink:
+    is_inside = True
+
+    def __init__(self, name: str, tell: TellPlugin, *, pid: int | None = None) -> None:
+        self.url = name
+        self.pid = pid
+        self._tell = tell
+        self._calls: dict[int, _Call] = {}
+        self._last = 0
+        self._is_open = True
+        self._events: MemoryObjectSendStream[Heard] | None = None
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._is_open = False
+        for waiting in self._calls.values():
+            waiting.is_over.set()
+        self._end_events()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        directory: str = "",
+        limit_s: float = 15.0,
+    ) -> Called:
+        if not self._is_open:
+            return Called(status=0, problem=LOST)
+        self._last += 1
+        number, waiting = self._last, _Call()
+        self._calls[number] = waiting
+        try:
+            self._tell(
+                {
+                    "call": number,
+                    "method": method,
+                    "path": path,
+                    "directory": directory,
+                    "body": body,
+                }
+            )
+            with anyio.fail_after(limit_s):
+                await waiting.is_over.wait()
+        except TimeoutError:
+            return Called(status=0, problem=f"no answer within {limit_s:g} s")
+        finally:
+            del self._calls[number]
+        return waiting.answer or Called(status=0, problem=LOST)
+
+    def answered(self, call: int, *, status: int, text: str, more: bool) -> None:
+        """Take one piece of an answer; the call may have been given up."""
+        waiting = self._calls.get(call)
+        if waiting is None or waiting.is_over.is_set():
+            return
+        waiting.pieces.append(text)
+        waiting.chars += len(text)
+        if waiting.chars > MAX_ANSWER_CHARS:
+            waiting.answer = Called(status=502, problem="an answer that is too long")
+        elif more:
+            return
+        else:
+            waiting.answer = _called(status, "".join(waiting.pieces))
+        waiting.is_over.set()
+
+    def hear(self, event: Mapping[str, Any], *, directory: str) -> None:
+        if self._events is None:
+            return
+        try:
+            self._events.send_nowait(Heard(directory=directory, event=event))
+        except anyio.WouldBlock:
+            self._end_events()  # what is missed then is looked up
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._events = None
+
+    async def events(self) -> AsyncGenerator[Heard, None]:
+        if not self._is_open:
+            return
+        self._end_events()
+        send, receive = anyio.create_memory_object_stream[Heard](MAX_WAITING_EVENTS)
+        self._events = send
+        yield Heard(directory="", event={"type": "server.connected", "properties": {}})
+        async with receive:
+            async for heard in receive:
+                yield heard
+
+    def _end_events(self) -> None:
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
+
+
+class LinkWithPlugins:
+    """A server that has an address, and plugins that do what can only be done inside of it."""
+
+    def __init__(self, link: Link, plugins: Callable[[], Sequence[PluginLink]]) -> None:
+        self._link = link
+        self._plugins = plugins
+        """One for each directory that it works in."""
+
+    @property
+    def url(self) -> str:
+        return self._link.url
+
+    @property
+    def pid(self) -> int | None:
+        return self._link.pid
+
+    @property
+    def is_inside(self) -> bool:
+        return bool(self._plugins())
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        directory: str = "",
+        limit_s: float = 15.0,
+    ) -> Called:
+        if not path.startswith(INSIDE):
+            return await self._link.call(
+                method, path, body=body, directory=directory, limit_s=limit_s
+            )
+        found = Called(status=0, problem=LOST)
+        for plugin in self._plugins():
+            called = await plugin.call(
+                method, path, body=body, directory=directory, limit_s=limit_s
+            )
+            found = called if called.is_good or not found.is_good else found
+        return found
+
+    def events(self) -> AsyncGenerator[Heard, None]:
+        return self._link.events()
+
+    async def aclose(self) -> None:
+        await self._link.aclose()
+
+
+def _called(status: int, text: str) -> Called:
+    try:
+        body = foreign_json.decode(text) if text else None
+    except (msgspec.DecodeError, RecursionError):
+        body = None
+        if 200 <= status < 300:
+            return Called(status=502, problem="an answer that cannot be read")
+    if 200 <= status < 300:
+        return Called(status=status, body=body)
+    return Called(status=status, body=body, problem=f"HTTP {status}" if status else text or LOST)
+
+
+# --- all servers ---------------------------------------------------------------------------------
 
 ANNOUNCED_KEY = "opencode_servers"
 MAX_SERVERS = 100

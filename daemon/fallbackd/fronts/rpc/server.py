@@ -20,9 +20,8 @@ import structlog
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Host
 from fallbackd.core.authority import Authority
-from fallbackd.fronts.rpc.connection import Connection
+from fallbackd.fronts.rpc.connection import Connection, ConnectionLimits, Shares
 from fallbackd.fronts.rpc.dispatch import Dispatcher, refusal
-from fallbackd.fronts.rpc.shares import ConnectionLimits, Shares
 from fallbackd.fronts.rpc.subscriptions import Subscriptions
 from fallbackd.lib import processes
 from fallbackd.lib.descriptors import is_scarce, is_shortage

@@ -28,7 +28,7 @@ from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.records import Delegation
 from fallbackd.core.views import last_event
 from fallbackd.engine.live import MAX_PIECE_CHARS, Progress
-from fallbackd.fronts.rpc.errors import RpcError
+from fallbackd.fronts.rpc.dispatch import RpcError
 from fallbackd_client.progress import LAST
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.methods.events import EventsSubscribeParams, TextPlace

@@ -18,11 +18,332 @@ import anyio
 from msgspec import Struct
 
 from fallbackd.core.protocol import HttpRequest, Tls
+from fallbackd.lib.unpacking import Unpacking, unpacking_of
 from fallbackd.ports.passing import TakePiece
-from fallbackd.transports.http.answering import Broken, Reading
-from fallbackd.transports.http.clients import KEPT, LOOPBACK
-from fallbackd.transports.http.direct_line import AT_ONCE_BYTES, LineKey, ServerLine
-from fallbackd.transports.http.tls import context_of, stamps
+from fallbackd.transports.http.clients import KEPT, LOOPBACK, context_of, stamps
+
+# --- the answer ----------------------------------------------------------------------------------
+# The answer to one request over HTTP/1.1, read from the bytes of its connection.
+
+MAX_HEAD_BYTES = 128 * 1024
+
+
+class Broken(Exception):
+    """
+    There is no answer, or no end of it.
+
+    Attributes:
+        name: What happened, as the general client names it.
+        is_unanswered: A connection that was kept has ended before the server read the request.
+    """
+
+    def __init__(self, name: str, text: str, *, is_unanswered: bool = False) -> None:
+        super().__init__(text)
+        self.name = name
+        self.text = text
+        self.is_unanswered = is_unanswered
+
+
+class Reading:
+    def __init__(self) -> None:
+        self.status = 0
+        self.has_head = False
+        self.is_over = False
+        self.is_touched = False
+        """A byte of it has come."""
+        self.problem: Broken | None = None
+        """What was wrong behind what could be read."""
+        import httptools  # here and below: the start needs none of it, and no piece pays for it
+
+        self._parser = httptools.HttpResponseParser(self)
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._headers: Mapping[str, str] | None = None
+        self._pieces: list[bytes] = []
+        self.held_bytes = 0
+        """Of the body, not yet taken."""
+        self._head_bytes = 0
+        self._ends_with_line = False
+        self._is_kept = False
+        self._has_surplus = False
+        self._unpacking: Unpacking | None = None
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Names in lower case; what is said several times, in one."""
+        if self._headers is None:
+            found: dict[str, str] = {}
+            for raw_name, raw in self._fields:
+                name, value = raw_name.decode("latin-1").lower(), _text(raw)
+                found[name] = f"{found[name]}, {value}" if name in found else value
+            self._headers = found
+        return self._headers
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Whether the connection can carry another request."""
+        return self.is_over and self._is_kept and not self._has_surplus
+
+    @property
+    def is_timeout(self) -> bool:
+        """The server has waited for the request, and closes the connection (RFC 9110, 15.5.9)."""
+        named = self.headers.get("connection", "").lower().split(",")
+        return self.status == 408 and "close" in (one.strip() for one in named)
+
+    def feed(self, data: bytes) -> None:
+        """
+        Raises:
+            Broken: It is no HTTP.
+        """
+        self.is_touched = True
+        if not self.has_head:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except Exception as error:
+            self._refused(error)
+        if not self.has_head and self._head_bytes > MAX_HEAD_BYTES:
+            raise Broken("RemoteProtocolError", "the head of the answer is too long")
+
+    def _refused(self, error: Exception) -> None:
+        """By the parser."""
+        import httptools
+
+        if isinstance(error, httptools.HttpParserUpgrade):
+            raise Broken("RemoteProtocolError", "the server changes the protocol") from error
+        if not isinstance(error, httptools.HttpParserError):
+            raise error
+        if self.is_over:
+            self._has_surplus = True
+            return
+        self.problem = Broken("RemoteProtocolError", f"not HTTP: {error}")
+        if not self.has_head:
+            raise self.problem from error
+
+    def end(self) -> None:
+        """
+        The connection has ended.
+
+        Raises:
+            Broken: In the middle.
+        """
+        if not self.is_touched:
+            text = "Server disconnected without sending a response."
+            raise Broken("RemoteProtocolError", text)
+        if self.is_over:
+            return
+        if not self.has_head or not self._ends_with_line:
+            text = "the server closed the connection in the middle of its answer"
+            raise Broken("RemoteProtocolError", text)
+        self._is_kept = False
+        self._complete()
+
+    def taken(self) -> bytes:
+        """What has come of the body since the last time."""
+        if not self._pieces:
+            return b""
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self.held_bytes = 0
+        return data
+
+    # --- called by the parser --------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self.is_over:
+            self._has_surplus = True
+        elif not self.has_head:
+            self._fields.clear()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.has_head:
+            self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if self.has_head or status < 200:
+            return
+        self.status = status
+        self.has_head = True
+        self._is_kept = self._parser.should_keep_alive()
+        named = self.headers
+        self._ends_with_line = "content-length" not in named and "chunked" not in named.get(
+            "transfer-encoding", ""
+        )
+        self._unpacking = unpacking_of(named.get("content-encoding", ""))
+        if self._unpacking is not None:
+            self._headers = {one: text for one, text in named.items() if one != "content-encoding"}
+
+    def on_body(self, data: bytes) -> None:
+        if self.is_over:
+            return
+        if self._unpacking is not None:
+            data = self._unpacking.feed(data)
+        if data:
+            self._pieces.append(data)
+            self.held_bytes += len(data)
+
+    def on_message_complete(self) -> None:
+        if self.has_head and not self.is_over:
+            self._complete()
+
+    def _complete(self) -> None:
+        self.is_over = True
+        if self._unpacking is not None and (rest := self._unpacking.end()):
+            self._pieces.append(rest)
+            self.held_bytes += len(rest)
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+# --- one connection ------------------------------------------------------------------------------
+# One connection to a server: what arrives is read, and handed on, without a task in between.
+
+WRITE_LIMIT_S = 60.0
+AT_ONCE_BYTES = 256 * 1024
+"""A long request is given so long for each part of it, and as much of an answer is held."""
+
+LineKey = tuple[object, ...]
+"""Where a connection leads, and how: those of the same place may be used for one another."""
+
+
+class ServerLine(asyncio.Protocol):
+    """
+    One connection to a server.
+
+    What arrives is read at once and given to `take` at once, without a task in between. Without a
+    `take` the server waits.
+    """
+
+    def __init__(self, place: LineKey) -> None:
+        self.place = place
+        self.is_used = False
+        self.idle_since = 0.0
+        self.reading: Reading | None = None
+        """Of the request under way."""
+        self.take: TakePiece | None = None
+        self.is_over = False
+        """The server has closed it, or sent something unasked."""
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_full = False
+        self._is_paused = False
+        self._is_refused = False
+        self._fault: Exception | None = None
+        """Of `take`."""
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """
+        Raises:
+            TimeoutError: The server does not read.
+        """
+        for at in range(0, len(data), AT_ONCE_BYTES):
+            if self.is_over:
+                return
+            self._transport.write(data[at : at + AT_ONCE_BYTES])
+            if self._has_to_wait():
+                with anyio.fail_after(WRITE_LIMIT_S):
+                    while self._has_to_wait():
+                        await self.news()
+
+    def _has_to_wait(self) -> bool:
+        return self._is_full and not self.is_over
+
+    async def news(self) -> None:
+        """Returns when anything has happened."""
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
+
+    async def handed_on(self, take: TakePiece) -> bool:
+        """Pieces go to `take` until anything else happens. False: it wants no more."""
+        self.take, self._is_refused = take, False
+        try:
+            await self.news()
+        finally:
+            self.take = None
+        return not self._is_refused
+
+    def abort(self) -> None:
+        self.is_over = True
+        self._transport.abort()
+
+    def wake(self) -> None:
+        """Let who waits for `news` look at the time."""
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # --- called by the event loop ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        reading = self.reading
+        if reading is None:
+            self.abort()
+            return
+        try:
+            reading.feed(data)
+            if self.take is None:
+                self._hold(reading)
+            elif (found := reading.taken()) and not self.take(found):
+                self._is_refused, self.take = True, None
+            elif not reading.is_over and reading.problem is None:
+                return
+        except Broken as error:
+            reading.problem = error
+        except Exception as error:
+            self._fault = error
+        self._tell()
+
+    def _hold(self, reading: Reading) -> None:
+        if reading.held_bytes > AT_ONCE_BYTES and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def eof_received(self) -> None:
+        self._end(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc)
+
+    def _end(self, error: Exception | None) -> None:
+        self.is_over = True
+        reading = self.reading
+        if reading is not None and reading.problem is None and not reading.is_over:
+            try:
+                if error is not None:
+                    raise Broken("ReadError", str(error))
+                reading.end()
+            except Broken as problem:
+                reading.problem = problem
+        self._tell()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._tell()
+
+
+# --- the pool ------------------------------------------------------------------------------------
 
 CLOSED_BEFORE_S = 1.0
 """A request that met a closing connection fails within a packet's way; a later end is an answer."""
@@ -76,7 +397,7 @@ class DirectPool:
 
         Raises:
             Broken: There is no answer.
-            fallbackd.transports.http.tls.TlsFiles: A certificate or key that cannot be read.
+            fallbackd.transports.http.clients.TlsFiles: A certificate or key that cannot be read.
         """
         try:
             target = _target_of(call.url)

@@ -22,13 +22,17 @@ import msgspec
 
 from fallbackd.core.protocol import Chunk, Exit, NoAnswer, Permissions, ProcessExit
 from fallbackd.ports.clock import Clock
-from fallbackd.transports.opencode.endings import without_server
-from fallbackd.transports.opencode.link import CallFailed
+from fallbackd.transports.opencode.link import CallFailed, Told, ToldEvent, ToldSnapshot
 from fallbackd.transports.opencode.record import PromptRecord, forget_prompt, write_prompt
 from fallbackd.transports.opencode.server import OpencodeServer
-from fallbackd.transports.opencode.session import LOOK_S, ServedSession
-from fallbackd.transports.opencode.told import Told, ToldEvent, ToldSnapshot
-from fallbackd.transports.opencode.tools import ToolWatch, end_tools, find_tools
+from fallbackd.transports.opencode.session import (
+    LOOK_S,
+    ServedSession,
+    ToolWatch,
+    end_tools,
+    find_tools,
+    without_server,
+)
 from fallbackd.transports.output_log import OutputLog
 from fallbackd.transports.process.recording import repair
 

@@ -17,10 +17,11 @@ is sent before its ready line or a look at its health with a short limit.
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -31,16 +32,124 @@ from msgspec import Struct
 from fallbackd.core.protocol import CommandLine, Exit, NoAnswer, ProcessExit
 from fallbackd.lib.processes import free_port
 from fallbackd.ports.transport import Running, Transport
-from fallbackd.transports.opencode.found import FoundServer
 from fallbackd.transports.opencode.link import (
     CALL_LIMIT_S,
     HEALTH,
     CallFailed,
     OpencodeLink,
+    ToldEvent,
 )
-from fallbackd.transports.opencode.listeners import Listener, Listeners
-from fallbackd.transports.opencode.places import ServerPlaces
-from fallbackd.transports.opencode.record import ServerRecord, noted_prompts, write_server
+from fallbackd.transports.opencode.record import (
+    FoundServer,
+    ServerRecord,
+    noted_prompts,
+    write_server,
+)
+
+# --- directories ---------------------------------------------------------------------------------
+# Directories in which a helper server works for prompts of ours.
+#
+# opencode keeps an instance for each directory, with the MCP servers and language servers of that
+# project, until it is asked to dispose of it. That ends what runs in the directory, so no prompt
+# may enter it meanwhile.
+
+
+class ServerPlaces:
+    def __init__(self, dispose: Callable[[str], Awaitable[None]]) -> None:
+        """
+        Args:
+            dispose: Ends the instance of a directory. Bounded, and raises nothing.
+        """
+        self._dispose = dispose
+        self._prompts: Counter[str] = Counter()
+        self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+
+    def enter_running(self, cwd: str) -> None:
+        """A prompt of an earlier daemon is at work there."""
+        self._prompts[cwd] += 1
+
+    async def enter(self, cwd: str) -> None:
+        """Waits for the end of an instance that is being disposed of."""
+        self._prompts[cwd] += 1
+        async with self._locks[cwd]:
+            pass
+
+    def leave(self, cwd: str) -> bool:
+        """Whether no prompt is there any more."""
+        self._prompts[cwd] -= 1
+        return self._prompts[cwd] == 0
+
+    async def dispose(self, cwd: str) -> None:
+        """Dispose of the instance, unless a prompt has entered again."""
+        async with self._locks[cwd]:
+            if self._prompts[cwd] == 0:
+                del self._prompts[cwd]
+                await self._dispose(cwd)
+        if cwd not in self._prompts:
+            self._locks.pop(cwd, None)
+
+
+# --- prompts that listen -------------------------------------------------------------------------
+# The prompts on a helper server, and which of them an event is for.
+
+
+class Listener(Protocol):
+    """A prompt that uses the server."""
+
+    attempt: str
+
+    def has_started(self, pid: int) -> bool:
+        """Whether this process is one of its tools."""
+        ...
+
+    def hear(self, event: ToldEvent) -> None: ...
+
+    def joined(self) -> None:
+        """Another prompt uses the server too from now on."""
+        ...
+
+    def reconnected(self) -> None:
+        """The event stream had a gap."""
+        ...
+
+    def server_over(self) -> None: ...
+
+
+class Listeners:
+    def __init__(self) -> None:
+        self._by_session: dict[str, Listener] = {}
+
+    def add(self, session: str, listener: Listener) -> None:
+        self._by_session[session] = listener
+
+    def remove(self, listener: Listener) -> None:
+        for session in [s for s, each in self._by_session.items() if each is listener]:
+            del self._by_session[session]
+
+    def all(self) -> set[Listener]:
+        return set(self._by_session.values())
+
+    def attempts_of(self, pid: int) -> tuple[str, ...]:
+        """All of them, first the one whose tool a process is, where that can be determined."""
+        listeners = list(self.all())
+        if len(listeners) > 1:
+            listeners.sort(key=lambda each: not each.has_started(pid))
+        return tuple(each.attempt for each in listeners)
+
+    def dispatch(self, event: ToldEvent) -> None:
+        properties = event["properties"]
+        info = properties.get("info")
+        if event.get("type") == "session.created" and isinstance(info, dict):
+            # A subagent's session belongs to the prompt of its parent.
+            parent = self._by_session.get(str(info.get("parentID")))
+            if parent is not None:
+                self.add(str(info.get("id")), parent)
+        listener = self._by_session.get(str(properties.get("sessionID")))
+        if listener is not None:
+            listener.hear(event)
+
+
+# --- the server ----------------------------------------------------------------------------------
 
 PASSWORD_VARIABLE = "OPENCODE_SERVER_PASSWORD"
 READY_LINE = re.compile(rb"opencode server listening on http://[\w.\[\]:]+:(\d+)\s")

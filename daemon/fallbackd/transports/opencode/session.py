@@ -1,13 +1,26 @@
-"""The calls about one session on a helper server. Nothing is remembered here."""
+"""One session on a helper server: calls about it, tools of its prompt, and their end."""
 
+import os
+import re
+import signal
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, assert_never
 
 import anyio
+import msgspec
+from msgspec import Struct
 
-from fallbackd.transports.opencode.link import CallFailed
+from fallbackd.core.protocol import (
+    WRONG_VERSION,
+    Exit,
+    HttpResponse,
+    NoAnswer,
+    NotStarted,
+    ProcessExit,
+)
+from fallbackd.transports.opencode.link import CallFailed, ToldEvent, ToldSnapshot
 from fallbackd.transports.opencode.server import OpencodeServer
-from fallbackd.transports.opencode.told import ToldEvent, ToldSnapshot
+from fallbackd.transports.process.runner import tree
 
 CREATE_LIMIT_S = 90.0
 """The first session of a directory waits for the user's plugins, which may be installed first."""
@@ -174,3 +187,147 @@ class ServedSession:
 def _id_of(message: object) -> str | None:
     info = message.get("info") if isinstance(message, dict) else None
     return info.get("id") if isinstance(info, dict) else None
+
+
+# --- tools of a prompt ---------------------------------------------------------------------------
+# Which processes below a helper server are the tools of one prompt, and their end.
+#
+# A tool runs in a session of its own; language and tool servers stay in the session of the helper
+# server. What the prompt may have started is what was not there when it began. Of that, its own is
+# what works inside its directory, everything below such a process, and, where it had the server to
+# itself, every new session, wherever it works.
+#
+# The runner above the server is a sub-reaper, so what loses its parent stays below the runner.
+
+TERM_S = 1.0
+"""For tools to end by themselves, after the server has dropped them."""
+KILL_S = 5.0
+_LOOK_S = 0.02
+
+
+class ToolWatch(Struct, frozen=True, kw_only=True):
+    """What ran below the server when a prompt began."""
+
+    server_pid: int
+    cwd: str
+    before: frozenset[tuple[int, int]]
+
+
+def watch_tools(server_pid: int, cwd: str) -> ToolWatch:
+    before = frozenset((each.pid, each.start) for each in _below(server_pid))
+    return ToolWatch(server_pid=server_pid, cwd=cwd, before=before)
+
+
+def find_tools(
+    watch: ToolWatch, *, is_alone: bool, all_sessions: bool = False
+) -> list[tree.Process]:
+    """
+    The prompt's own processes that live.
+
+    Args:
+        is_alone: No other prompt has used the server since this one began.
+        all_sessions: With those in the server's own session (language servers and the like).
+    """
+    server = tree.process(watch.server_pid)
+    fresh = [
+        each for each in _below(watch.server_pid) if (each.pid, each.start) not in watch.before
+    ]
+    elsewhere = [each for each in fresh if server is None or each.session != server.session]
+    if not all_sessions:
+        fresh = elsewhere
+    own = {each.pid for each in fresh if _works_in(each, watch.cwd)}
+    if is_alone and server is not None:
+        own |= {each.pid for each in elsewhere}
+    below = {each.pid for each in tree.descendants(own, fresh)}
+    return [each for each in fresh if each.pid in own or each.pid in below]
+
+
+async def end_tools(watch: ToolWatch, *, is_alone: bool, all_sessions: bool = False) -> bool:
+    """
+    TERM, then KILL, until two looks in a row find none.
+
+    Returns:
+        Whether they are gone.
+    """
+    started_at = anyio.current_time()
+    asked: set[tuple[int, int]] = set()
+    clean_looks = 0
+    while True:
+        tools = find_tools(watch, is_alone=is_alone, all_sessions=all_sessions)
+        clean_looks = 0 if tools else clean_looks + 1
+        if clean_looks == 2:
+            return True
+        elapsed_s = anyio.current_time() - started_at
+        if elapsed_s > TERM_S + KILL_S:
+            return False
+        for each in tools:
+            if elapsed_s > TERM_S:
+                tree.send_signal(each, signal.SIGKILL)
+            elif (each.pid, each.start) not in asked:
+                asked.add((each.pid, each.start))
+                tree.send_signal(each, signal.SIGTERM)
+        await anyio.sleep(_LOOK_S)
+
+
+def _below(server_pid: int) -> list[tree.Process]:
+    processes = tree.processes()
+    roots = {server_pid}
+    server = next((each for each in processes if each.pid == server_pid), None)
+    # Never the daemon itself or init: they have children that are none of ours.
+    if server is not None and server.parent not in (0, 1, os.getpid()):
+        roots.add(server.parent)
+    below = tree.descendants(roots, processes)
+    return [each for each in below if each.pid not in roots and not each.is_dead]
+
+
+def _works_in(process: tree.Process, cwd: str) -> bool:
+    try:
+        at = os.readlink(f"/proc/{process.pid}/cwd")
+    except FileNotFoundError:
+        return False  # it has just ended
+    except OSError:
+        return True  # not ours to look at, so not ours to clear either
+    return at == cwd or at.startswith(cwd.rstrip("/") + "/")
+
+
+# --- endings -------------------------------------------------------------------------------------
+# How a prompt ends whose server did not do its part.
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def without_server(server: OpencodeServer, *, was_posted: bool, at: float) -> Exit:
+    """The server did not start, or ended under the prompt."""
+    exit = server.exit
+    tail = _COLOURS.sub("", server.tail.decode(errors="replace")).strip()
+    gone = exit is None or exit.gone
+    if server.unsupported:
+        return NotStarted(error=WRONG_VERSION, text=server.unsupported, at=at, gone=gone)
+    if server.stop_reason:
+        # We ended it: for this prompt it is as if the other side had hung up.
+        exception = "RemoteProtocolError" if was_posted else "ConnectTimeout"
+        text = f"the helper server was ended: {server.stop_reason}\n{tail}".strip()
+        return NoAnswer(exception=exception, text=text, at=at, gone=gone)
+    match exit:
+        case ProcessExit(code=0) | None:
+            text = f"the helper server ended by itself\n{tail}".strip()
+            return NoAnswer(exception="RemoteProtocolError", text=text, at=at, gone=gone)
+        case ProcessExit():
+            note = f"the helper server ended by itself\n{tail}".strip()
+            return msgspec.structs.replace(exit, note=note, at=at)
+        case NotStarted() | NoAnswer() | HttpResponse():
+            return exit
+        case _:
+            assert_never(exit)
+
+
+def error_of(error: CallFailed) -> dict[str, Any]:
+    """In the shape of `session.error`, from an answer that has that shape as a rule."""
+    answer = error.body if isinstance(error.body, dict) else {}
+    data = answer.get("data")
+    data = data if isinstance(data, dict) else {}
+    name = answer.get("name")
+    return {
+        "name": name if isinstance(name, str) else "UnknownError",
+        "data": {"message": str(error), **data, "statusCode": error.status},
+    }

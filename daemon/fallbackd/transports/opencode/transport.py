@@ -31,11 +31,14 @@ from fallbackd.core.protocol import Call, CommandLine, ServedPrompt
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.clock import Clock
 from fallbackd.ports.transport import Running, Unsent
-from fallbackd.transports.opencode.found import FoundServer, find_server
-from fallbackd.transports.opencode.new import NewPrompt
-from fallbackd.transports.opencode.record import forget_prompt, read_prompt
+from fallbackd.transports.opencode.new import NewPrompt, TakenUpPrompt, session_of, was_posted
+from fallbackd.transports.opencode.record import (
+    FoundServer,
+    find_server,
+    forget_prompt,
+    read_prompt,
+)
 from fallbackd.transports.opencode.server import OpencodeServer, ServerLimits
-from fallbackd.transports.opencode.taken_up import TakenUpPrompt, session_of, was_posted
 from fallbackd.transports.process.environment import child_environment, inheritable
 from fallbackd.transports.process.leftovers import fence
 from fallbackd.transports.process.transport import ProcessTransport

@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from fallbackd.transports.process.runner.gitplaces import git_places, work_tree
+from fallbackd.transports.process.runner.confine import git_places, work_tree
 
 ASIDE = ".dropped"
 MAX_BYTES = 256 * 1024

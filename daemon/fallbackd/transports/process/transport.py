@@ -28,11 +28,21 @@ import fallbackd
 from fallbackd.core.protocol import Call, CommandLine, NotStarted
 from fallbackd.lib.failpoints import handed_on, hit
 from fallbackd.ports.secrets import SecretProblem, Secrets
-from fallbackd.transports.process.confining import confine_words, copy_words
-from fallbackd.transports.process.descent import LOOKS, Started, holder_below, runner_above
-from fallbackd.transports.process.environment import child_environment, inheritable
+from fallbackd.transports.process.environment import (
+    child_environment,
+    confine_words,
+    copy_words,
+    inheritable,
+)
 from fallbackd.transports.process.leftovers import runner_in, take_up
-from fallbackd.transports.process.orphans import DIRECTORY_VARIABLE, TOKEN_VARIABLE
+from fallbackd.transports.process.orphans import (
+    DIRECTORY_VARIABLE,
+    LOOKS,
+    TOKEN_VARIABLE,
+    Started,
+    holder_below,
+    runner_above,
+)
 from fallbackd.transports.process.recording import read_exit
 from fallbackd.transports.process.runner import cgroup, frames, tree
 from fallbackd.transports.process.running import RunnerLimits, RunningProcess

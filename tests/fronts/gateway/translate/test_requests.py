@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fallbackd.backends.passage import Passage, Unreadable
 from fallbackd.backends.spec import Options
+from fallbackd.fronts.gateway.outgoing import HOP, OutwardCall, translated
 from fallbackd.fronts.gateway.translate.translation import Target, Translation, begin
-from fallbackd.fronts.gateway.translating import HOP, OutwardCall, translated
 
 TARGET = Target(model="theirs", host="llm.example")
 PIXEL = "iVBORw0KGgo="

@@ -6,8 +6,7 @@ import msgspec
 
 from fallbackd.backends.lines import fields, words
 from fallbackd.backends.passage import Unreadable
-from fallbackd.fronts.gateway.translate.losses import Losses
-from fallbackd.fronts.gateway.translate.tables import tool_id
+from fallbackd.fronts.gateway.translate.tables import Losses, tool_id
 
 _BILLING = "x-anthropic-billing-header:"
 """Begins a block by which Claude Code says something to Anthropic alone; it differs each time."""

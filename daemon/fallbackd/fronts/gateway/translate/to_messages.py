@@ -7,8 +7,7 @@ import msgspec
 
 from fallbackd.backends.lines import fields, words
 from fallbackd.backends.passage import Unreadable
-from fallbackd.fronts.gateway.translate.losses import Losses
-from fallbackd.fronts.gateway.translate.tables import tool_id
+from fallbackd.fronts.gateway.translate.tables import Losses, tool_id
 from fallbackd.lib import foreign_json
 
 _CARRIED = frozenset(

@@ -18,10 +18,8 @@ from fallbackd.backends.lines import fields, read_object
 from fallbackd.backends.passage import Unreadable
 from fallbackd.backends.spec import ApiMode
 from fallbackd.fronts.gateway.translate import answers, tables
-from fallbackd.fronts.gateway.translate.chat_stream import ChatStream
-from fallbackd.fronts.gateway.translate.losses import Losses
-from fallbackd.fronts.gateway.translate.messages_stream import MessagesStream
-from fallbackd.fronts.gateway.translate.streams import StreamTranslator
+from fallbackd.fronts.gateway.translate.answers import ChatStream, MessagesStream
+from fallbackd.fronts.gateway.translate.tables import Losses, StreamTranslator
 from fallbackd.fronts.gateway.translate.to_chat import chat_request
 from fallbackd.fronts.gateway.translate.to_messages import messages_request
 
