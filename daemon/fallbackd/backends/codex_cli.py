@@ -99,40 +99,32 @@ def evidence_of(error: dict[str, Any]) -> Evidence:
 
 
 _TYPED = (
+    Rule("codex-typed-context", Reason.CONTEXT_OVERFLOW, codes=("contextwindowexceeded",)),
+    Rule("codex-typed-plan", Reason.USAGE_LIMIT, codes=("usagelimitexceeded",)),
+    Rule("codex-typed-throttle", Reason.RATE_LIMIT, codes=("ratelimitexceeded",)),
     Rule(
-        id="codex-typed-context",
-        reason=Reason.CONTEXT_OVERFLOW,
-        codes=("contextwindowexceeded",),
-    ),
-    Rule(id="codex-typed-plan", reason=Reason.USAGE_LIMIT, codes=("usagelimitexceeded",)),
-    Rule(id="codex-typed-throttle", reason=Reason.RATE_LIMIT, codes=("ratelimitexceeded",)),
-    Rule(
-        id="codex-typed-load",
-        reason=Reason.OVERLOADED,
+        "codex-typed-load",
+        Reason.OVERLOADED,
         codes=("serveroverloaded", "flexunavailable", "policycapacityunavailable"),
     ),
-    Rule(id="codex-typed-model", reason=Reason.MODEL_NOT_FOUND, codes=("modelnotfound",)),
+    Rule("codex-typed-model", Reason.MODEL_NOT_FOUND, codes=("modelnotfound",)),
     Rule(
-        id="codex-typed-safety",
-        reason=Reason.CONTENT_POLICY,
+        "codex-typed-safety",
+        Reason.CONTENT_POLICY,
         codes=("cyberpolicy", "misalignmentpolicyviolation"),
     ),
+    Rule("codex-typed-policy", Reason.PROVIDER_POLICY, codes=("inferencehookdenied",)),
+    Rule("codex-typed-login", Reason.AUTH, codes=("unauthorized",)),
     Rule(
-        id="codex-typed-policy",
-        reason=Reason.PROVIDER_POLICY,
-        codes=("inferencehookdenied",),
-    ),
-    Rule(id="codex-typed-login", reason=Reason.AUTH, codes=("unauthorized",)),
-    Rule(
-        id="codex-typed-network",
-        reason=Reason.NETWORK,
+        "codex-typed-network",
+        Reason.NETWORK,
         codes=(
             "httpconnectionfailed",
             "responsestreamconnectionfailed",
             "responsestreamdisconnected",
         ),
     ),
-    Rule(id="codex-typed-fault", reason=Reason.SERVER_ERROR, codes=("internalservererror",)),
+    Rule("codex-typed-fault", Reason.SERVER_ERROR, codes=("internalservererror",)),
 )
 """The kinds that the program itself names; `codex exec` 0.169.0 prints none of them yet."""
 _TYPED_WORDS = frozenset(word for rule in _TYPED for word in rule.codes)
@@ -140,56 +132,45 @@ _TYPED_WORDS = frozenset(word for rule in _TYPED for word in rule.codes)
 RULES = (
     *_TYPED,
     Rule(
-        id="codex-warning",
-        reason=Reason.UNKNOWN,
+        "codex-warning",
+        Reason.UNKNOWN,
+        r"(?:■|ERROR:|stream error:|unexpected status|Error:)\s*",
         opens=True,
-        pattern=r"(?:■|ERROR:|stream error:|unexpected status|Error:)\s*",
         streams=("stderr", "unknown"),
     ),
     Rule(
-        id="codex-plan-limit",
-        reason=Reason.USAGE_LIMIT,
-        pattern=r"You've hit your usage limit|The usage limit has been reached",
+        "codex-plan-limit",
+        Reason.USAGE_LIMIT,
+        "You've hit your usage limit|The usage limit has been reached",
         codes=("usage_limit_reached", "usage_not_included"),
     ),
+    Rule("codex-quota", Reason.BILLING, r"Quota exceeded\. Check your plan"),
     Rule(
-        id="codex-quota",
-        reason=Reason.BILLING,
-        pattern=r"Quota exceeded\. Check your plan",
+        "codex-capacity",
+        Reason.OVERLOADED,
+        "Selected model is at capacity|We're currently experiencing high demand",
     ),
+    Rule("codex-context", Reason.CONTEXT_OVERFLOW, "Codex ran out of room in the model's"),
     Rule(
-        id="codex-capacity",
-        reason=Reason.OVERLOADED,
-        pattern=r"Selected model is at capacity|We're currently experiencing high demand",
-    ),
-    Rule(
-        id="codex-context",
-        reason=Reason.CONTEXT_OVERFLOW,
-        pattern=r"Codex ran out of room in the model's",
-    ),
-    Rule(
-        id="codex-resume",
-        reason=Reason.SESSION,
+        "codex-resume",
+        Reason.SESSION,
+        r"thread/resume failed:|thread \S+ already has an active writer",
         detail=NO_CONVERSATION,
-        pattern=r"thread/resume failed:|thread \S+ already has an active writer",
     ),
     Rule(
-        id="codex-config",
-        reason=Reason.NOT_CONFIGURED,
-        pattern=r"Error loading config\.toml|Missing environment variable:"
-        r"|Not inside a trusted directory"
+        "codex-config",
+        Reason.NOT_CONFIGURED,
+        r"Error loading config\.toml|Missing environment variable:|Not inside a trusted directory"
         r"|Model provider `[^`]*` not found",
     ),
     Rule(
-        id="codex-login",
-        reason=Reason.AUTH,
-        pattern=r"Your access token could not be refreshed|Not logged in|Please (?:log"
-        r"|sign)(?: ?in|ing in) again",
+        "codex-login",
+        Reason.AUTH,
+        "Your access token could not be refreshed|Not logged in"
+        "|Please (?:log|sign)(?: ?in|ing in) again",
     ),
     Rule(
-        id="codex-model-for-login",
-        reason=Reason.MODEL_NOT_FOUND,
-        pattern=r"model is not supported when using Codex",
+        "codex-model-for-login", Reason.MODEL_NOT_FOUND, "model is not supported when using Codex"
     ),
 )
 

@@ -322,103 +322,95 @@ _WAY_OUT = "allow it by a policy of gemini (~/.gemini/policies), or use permissi
 # It has asked for a stream that broke three times more before it says so: `retry_same`.
 RULES = (
     Rule(
-        id="gemini-error",
-        reason=Reason.UNKNOWN,
-        opens=True,
-        pattern=r"Error when talking to Gemini API[^:]*:?\s*|\[API Error:?\s*"
-        r"|Attempt \d+ failed[.:]?\s*"
+        "gemini-error",
+        Reason.UNKNOWN,
+        r"Error when talking to Gemini API[^:]*:?\s*|\[API Error:?\s*|Attempt \d+ failed[.:]?\s*"
         r"|_ApiError:\s*|✕\s*",
+        opens=True,
         streams=("stderr", "unknown"),
     ),
+    Rule("gemini-key", Reason.AUTH, "API key not valid", codes=("api_key_invalid",)),
     Rule(
-        id="gemini-key",
-        reason=Reason.AUTH,
-        pattern=r"API key not valid",
-        codes=("api_key_invalid",),
-    ),
-    Rule(
-        id="gemini-login",
-        reason=Reason.NOT_CONFIGURED,
-        pattern=r"Please set an Auth method|you must specify the GEMINI_API_KEY"
-        r"|Invalid auth method selected"
-        r"|setting the GOOGLE_CLOUD_PROJECT",
+        "gemini-login",
+        Reason.NOT_CONFIGURED,
+        "Please set an Auth method|you must specify the GEMINI_API_KEY"
+        "|Invalid auth method selected|setting the GOOGLE_CLOUD_PROJECT",
         exits=(41,),
     ),
     Rule(
-        id="gemini-trust",
-        reason=Reason.NOT_CONFIGURED,
+        "gemini-trust",
+        Reason.NOT_CONFIGURED,
+        "Gemini CLI is not running in a trusted",
         detail="untrusted_directory",
-        pattern=r"Gemini CLI is not running in a trusted",
         exits=(52, 55),
     ),
     Rule(
-        id="gemini-daily",
-        reason=Reason.USAGE_LIMIT,
-        pattern=r"exhausted your daily quota|exhausted your capacity on this model",
+        "gemini-daily",
+        Reason.USAGE_LIMIT,
+        "exhausted your daily quota|exhausted your capacity on this model",
     ),
     Rule(
-        id="gemini-throttle",
-        reason=Reason.RATE_LIMIT,
-        pattern=r"exceeded your current quota(?=.*(?:Please retry in|Suggested retry after))"
-        r"(?!.*\blimit: 0\b)|free_tier_requests(?!.*\blimit: 0\b)"
-        r"|Resource has been exhausted",
+        "gemini-throttle",
+        Reason.RATE_LIMIT,
+        r"exceeded your current quota(?=.*(?:Please retry in|Suggested retry after))(?!.*\blimit:"
+        r" 0\b)|free_tier_requests(?!.*\blimit: 0\b)|Resource has been exhausted",
     ),
     Rule(
-        id="gemini-blocked",
-        reason=Reason.CONTENT_POLICY,
-        pattern=r"Model stream ended due to (?:safety|recitation) settings",
+        "gemini-blocked",
+        Reason.CONTENT_POLICY,
+        "Model stream ended due to (?:safety|recitation) settings",
         requires_exit=False,
     ),
     Rule(
-        id="gemini-empty",
-        reason=Reason.EMPTY_RESULT,
-        pattern=r"Model stream ended (?:with|due to .{1,60} with) empty response"
-        r"|empty response with no text or thoughts",
-        requires_exit=False,
-        retry_same=False,
-    ),
-    Rule(
-        id="gemini-malformed",
-        reason=Reason.SERVER_ERROR,
-        pattern=r"Model stream ended with (?:malformed|unexpected)",
+        "gemini-empty",
+        Reason.EMPTY_RESULT,
+        "Model stream ended (?:with|due to .{1,60} with) empty response"
+        "|empty response with no text or thoughts",
         requires_exit=False,
         retry_same=False,
     ),
     Rule(
-        id="gemini-stream",
-        reason=Reason.NETWORK,
-        pattern=r"Model stream ended without|Incomplete JSON segment",
+        "gemini-malformed",
+        Reason.SERVER_ERROR,
+        "Model stream ended with (?:malformed|unexpected)",
+        requires_exit=False,
+        retry_same=False,
+    ),
+    Rule(
+        "gemini-stream",
+        Reason.NETWORK,
+        "Model stream ended without|Incomplete JSON segment",
         codes=("invalid_stream",),
         requires_exit=False,
         retry_same=False,
     ),
     # A connection that broke: this one it does not try again.
     Rule(
-        id="gemini-terminated",
-        reason=Reason.NETWORK,
-        pattern=r"^\[?(?:API Error: )?terminated\]?$|TypeError: terminated",
+        "gemini-terminated",
+        Reason.NETWORK,
+        r"^\[?(?:API Error: )?terminated\]?$|TypeError: terminated",
         requires_exit=False,
     ),
     Rule(
-        id="gemini-resume",
-        reason=Reason.SESSION,
+        "gemini-resume",
+        Reason.SESSION,
+        "Error resuming session:|No previous sessions found",
         detail=NO_CONVERSATION,
-        pattern=r"Error resuming session:|No previous sessions found",
     ),
     Rule(
-        id="gemini-context",
-        reason=Reason.CONTEXT_OVERFLOW,
-        pattern=r"Sending this message \(\S+ tokens\) might exceed",
+        "gemini-context",
+        Reason.CONTEXT_OVERFLOW,
+        r"Sending this message \(\S+ tokens\) might exceed",
     ),
-    Rule(id="gemini-400", reason=Reason.FORMAT_ERROR, exits=(42, 144)),
-    Rule(id="gemini-401", reason=Reason.AUTH, exits=(145, 147)),
-    Rule(id="gemini-402", reason=Reason.BILLING, exits=(146,)),
-    Rule(id="gemini-404", reason=Reason.MODEL_NOT_FOUND, exits=(148,)),
-    Rule(id="gemini-413", reason=Reason.PAYLOAD_TOO_LARGE, exits=(157,)),
-    Rule(id="gemini-429", reason=Reason.RATE_LIMIT, exits=(173,)),
-    Rule(id="gemini-5xx", reason=Reason.SERVER_ERROR, exits=(244, 245, 246, 248)),
-    Rule(id="gemini-503", reason=Reason.OVERLOADED, exits=(247,)),
-    Rule(id="gemini-turns", reason=Reason.TASK_FAILED, detail="turn_limit", exits=(53,)),
+    Rule("gemini-400", Reason.FORMAT_ERROR, exits=(42, 144)),
+    Rule("gemini-401", Reason.AUTH, exits=(145, 147)),
+    Rule("gemini-402", Reason.BILLING, exits=(146,)),
+    Rule("gemini-404", Reason.MODEL_NOT_FOUND, exits=(148,)),
+    Rule("gemini-413", Reason.PAYLOAD_TOO_LARGE, exits=(157,)),
+    Rule("gemini-429", Reason.RATE_LIMIT, exits=(173,)),
+    Rule("gemini-5xx", Reason.SERVER_ERROR, exits=(244, 245, 246, 248)),
+    Rule("gemini-503", Reason.OVERLOADED, exits=(247,)),
+    Rule("gemini-turns", Reason.TASK_FAILED, detail="turn_limit", exits=(53,)),
 )
 
 _HOME = "${GEMINI_CLI_HOME:-~}/.gemini"

@@ -232,85 +232,52 @@ MAX_ERROR_BYTES = 256 * 1024
 MAX_SAID_CHARS = 4000
 
 RULES = (
-    Rule(
-        id="http-cut-off",
-        reason=Reason.NETWORK,
-        codes=("truncated_response", "answer_in_background"),
-    ),
+    Rule("http-cut-off", Reason.NETWORK, codes=("truncated_response", "answer_in_background")),
     # The provider itself says that its generation broke: another model of it may well answer.
-    Rule(
-        id="http-generation",
-        reason=Reason.SERVER_ERROR,
-        scope="model",
-        codes=("broken_generation",),
-    ),
-    Rule(id="http-capacity", reason=Reason.OVERLOADED, codes=("no_capacity",)),
-    Rule(id="http-malformed", reason=Reason.SERVER_ERROR, codes=("malformed_response",)),
+    Rule("http-generation", Reason.SERVER_ERROR, scope="model", codes=("broken_generation",)),
+    Rule("http-capacity", Reason.OVERLOADED, codes=("no_capacity",)),
+    Rule("http-malformed", Reason.SERVER_ERROR, codes=("malformed_response",)),
     # Not a fault of the provider: another one may write longer answers, so one hop is tried.
-    Rule(
-        id="http-output-limit",
-        reason=Reason.FORMAT_ERROR,
-        detail="output_limit",
-        codes=("output_limit",),
-    ),
-    Rule(id="http-filtered", reason=Reason.CONTENT_POLICY, codes=("filtered_answer",)),
-    Rule(
-        id="http-context",
-        reason=Reason.CONTEXT_OVERFLOW,
-        codes=("model_context_window_exceeded",),
-    ),
+    Rule("http-output-limit", Reason.FORMAT_ERROR, detail="output_limit", codes=("output_limit",)),
+    Rule("http-filtered", Reason.CONTENT_POLICY, codes=("filtered_answer",)),
+    Rule("http-context", Reason.CONTEXT_OVERFLOW, codes=("model_context_window_exceeded",)),
     # It asked for a tool that nothing offered, or paused: another try may bring the answer.
+    Rule("http-unfinished", Reason.EMPTY_RESULT, detail="unfinished", codes=("unfinished_answer",)),
+    Rule("http-redirect", Reason.NOT_CONFIGURED, detail="redirect", codes=("redirected",)),
+    Rule("http-page", Reason.NOT_CONFIGURED, detail="no_api", codes=("page_of_html",)),
     Rule(
-        id="http-unfinished",
-        reason=Reason.EMPTY_RESULT,
-        detail="unfinished",
-        codes=("unfinished_answer",),
-    ),
-    Rule(
-        id="http-redirect", reason=Reason.NOT_CONFIGURED, detail="redirect", codes=("redirected",)
-    ),
-    Rule(id="http-page", reason=Reason.NOT_CONFIGURED, detail="no_api", codes=("page_of_html",)),
-    Rule(
-        id="http-url",
-        reason=Reason.NOT_CONFIGURED,
+        "http-url",
+        Reason.NOT_CONFIGURED,
         detail="base_url",
         codes=("invalidurl", "unsupportedprotocol"),
     ),
     Rule(
-        id="http-header",
-        reason=Reason.NOT_CONFIGURED,
+        "http-header",
+        Reason.NOT_CONFIGURED,
         detail="header",
         codes=("localprotocolerror", "unicodeencodeerror"),
     ),
     # A proxy of the environment that is no URL, or a SOCKS one without the package for it.
+    Rule("http-proxy", Reason.NOT_CONFIGURED, detail="proxy", codes=("importerror", "valueerror")),
     Rule(
-        id="http-proxy",
-        reason=Reason.NOT_CONFIGURED,
-        detail="proxy",
-        codes=("importerror", "valueerror"),
-    ),
-    Rule(
-        id="http-proxy-login",
-        reason=Reason.LOCAL_NETWORK,
+        "http-proxy-login",
+        Reason.LOCAL_NETWORK,
         detail="proxy_login",
         retry=False,
         codes=("proxylogin",),
     ),
     Rule(
-        id="http-proxy-refused",
-        reason=Reason.LOCAL_NETWORK,
+        "http-proxy-refused",
+        Reason.LOCAL_NETWORK,
         detail="proxy",
         codes=("proxyrefused", "proxyunreachable"),
     ),
+    Rule("http-tls-files", Reason.NOT_CONFIGURED, detail="tls_files", codes=("tlsfiles",)),
     Rule(
-        id="http-tls-files", reason=Reason.NOT_CONFIGURED, detail="tls_files", codes=("tlsfiles",)
-    ),
-    Rule(
-        id="http-tls",
-        reason=Reason.TLS,
-        pattern=r"WRONG_VERSION_NUMBER|UNSUPPORTED_PROTOCOL|ALERT_PROTOCOL_VERSION"
-        r"|CERTIFICATE_REQUIRED|HANDSHAKE_FAILURE|UNKNOWN_CA|record layer failure"
-        r"|HTTP_REQUEST\b",
+        "http-tls",
+        Reason.TLS,
+        r"WRONG_VERSION_NUMBER|UNSUPPORTED_PROTOCOL|ALERT_PROTOCOL_VERSION|CERTIFICATE_REQUIRED"
+        r"|HANDSHAKE_FAILURE|UNKNOWN_CA|record layer failure|HTTP_REQUEST\b",
         streams=("exception",),
     ),
 )

@@ -268,64 +268,38 @@ def _message(info: Mapping[str, object], session: str) -> dict[str, object]:
 
 RULES = (
     Rule(
-        id="opencode-error",
-        reason=Reason.UNKNOWN,
+        "opencode-error",
+        Reason.UNKNOWN,
+        r"Error:\s*|Error from provider[^:]*:\s*|(?:AI_)?APICallError[^:]*:\s*|AI_RetryError:\s*",
         opens=True,
-        pattern=r"Error:\s*|Error from provider[^:]*:\s*|(?:AI_)?APICallError[^:]*:\s*"
-        r"|AI_RetryError:\s*",
         streams=("stderr", "unknown"),
     ),
+    Rule("opencode-overloaded", Reason.OVERLOADED, "^Provider is overloaded$"),
     Rule(
-        id="opencode-overloaded",
-        reason=Reason.OVERLOADED,
-        pattern=r"^Provider is overloaded$",
-    ),
-    Rule(
-        id="opencode-free-limit",
-        reason=Reason.USAGE_LIMIT,
-        pattern=r"Free usage exceeded, subscribe|Subscription quota exceeded",
+        "opencode-free-limit",
+        Reason.USAGE_LIMIT,
+        "Free usage exceeded, subscribe|Subscription quota exceeded",
         codes=("gousagelimiterror",),
     ),
     Rule(
-        id="opencode-permission",
-        reason=Reason.APPROVAL_REQUIRED,
-        pattern=r"permission asked for and rejected",
+        "opencode-permission",
+        Reason.APPROVAL_REQUIRED,
+        "permission asked for and rejected",
         codes=("permission_rejected", "permissionrejectederror"),
     ),
+    Rule("opencode-aborted", Reason.CRASH, detail="aborted", codes=("messageabortederror",)),
+    Rule("opencode-auth", Reason.AUTH, codes=("providerautherror",)),
     Rule(
-        id="opencode-aborted",
-        reason=Reason.CRASH,
-        detail="aborted",
-        codes=("messageabortederror",),
-    ),
-    Rule(
-        id="opencode-auth",
-        reason=Reason.AUTH,
-        codes=("providerautherror",),
-    ),
-    Rule(
-        id="opencode-config",
-        reason=Reason.NOT_CONFIGURED,
-        pattern=r"Config file at .{0,300} is not valid JSON|ConfigInvalidError|ProviderInitError",
+        "opencode-config",
+        Reason.NOT_CONFIGURED,
+        "Config file at .{0,300} is not valid JSON|ConfigInvalidError|ProviderInitError",
         codes=("configinvaliderror", "configjsonerror", "providerinitializationerror"),
     ),
     Rule(
-        id="opencode-version",
-        reason=Reason.NOT_CONFIGURED,
-        detail="version",
-        codes=(WRONG_VERSION.lower(),),
+        "opencode-version", Reason.NOT_CONFIGURED, detail="version", codes=(WRONG_VERSION.lower(),)
     ),
-    Rule(
-        id="opencode-resume",
-        reason=Reason.SESSION,
-        detail=NO_CONVERSATION,
-        pattern=r"^Session not found",
-    ),
-    Rule(
-        id="opencode-server-error",
-        reason=Reason.SERVER_ERROR,
-        pattern=r"^Unexpected server error\. Check server",
-    ),
+    Rule("opencode-resume", Reason.SESSION, "^Session not found", detail=NO_CONVERSATION),
+    Rule("opencode-server-error", Reason.SERVER_ERROR, r"^Unexpected server error\. Check server"),
 )
 
 

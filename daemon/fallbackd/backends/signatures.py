@@ -16,287 +16,234 @@ _PRINTED = ("stdout", "stderr", "unknown")
 
 _COPILOT = (
     Rule(
-        id="copilot-error",
-        reason=Reason.UNKNOWN,
+        "copilot-error",
+        Reason.UNKNOWN,
+        r"(?:✗ )?(?:Execution failed: )?(?:Error: )?CAPIError:\s*|✗\s*",
         opens=True,
-        pattern=r"(?:✗ )?(?:Execution failed: )?(?:Error: )?CAPIError:\s*|✗\s*",
         streams=_PRINTED,
     ),
     Rule(
-        id="copilot-quota",
-        reason=Reason.USAGE_LIMIT,
-        pattern=r"you have no quota|monthly (?:premium request|chat messages) quota"
-        r"|out of premium requests|monthly limit for premium requests",
+        "copilot-quota",
+        Reason.USAGE_LIMIT,
+        "you have no quota|monthly (?:premium request|chat messages) quota"
+        "|out of premium requests|monthly limit for premium requests",
         codes=("user_weekly_rate_limited", "quota_exceeded", "user_global_rate_limited"),
     ),
     Rule(
-        id="copilot-throttle",
-        reason=Reason.RATE_LIMIT,
-        pattern=r"sorry, you(?:'ve| have) (?:been rate-limited|hit a rate limit"
-        r"|exhausted this model)",
+        "copilot-throttle",
+        Reason.RATE_LIMIT,
+        "sorry, you(?:'ve| have) (?:been rate-limited|hit a rate limit|exhausted this model)",
     ),
     Rule(
-        id="copilot-login",
-        reason=Reason.AUTH,
-        pattern=r"no authentication information found|access denied by policy settings"
-        r"|not authorized to use this copilot|failed to get copilot token",
+        "copilot-login",
+        Reason.AUTH,
+        "no authentication information found|access denied by policy settings"
+        "|not authorized to use this copilot|failed to get copilot token",
     ),
     Rule(
-        id="copilot-filter",
-        reason=Reason.CONTENT_POLICY,
-        pattern=r"filtered by the responsible ai|response matched public code",
+        "copilot-filter",
+        Reason.CONTENT_POLICY,
+        "filtered by the responsible ai|response matched public code",
     ),
 )
 
 _AIDER = (
     Rule(
-        id="aider-error",
-        reason=Reason.UNKNOWN,
+        "aider-error",
+        Reason.UNKNOWN,
+        r"litellm\.(?:exceptions\.)?\w{1,40}:\s*",
         opens=True,
-        pattern=r"litellm\.(?:exceptions\.)?\w{1,40}:\s*",
         streams=_PRINTED,
     ),
     Rule(
-        id="aider-token-limit",
-        reason=Reason.CONTEXT_OVERFLOW,
-        pattern=r"Model \S{1,120} has hit a token limit",
+        "aider-token-limit",
+        Reason.CONTEXT_OVERFLOW,
+        r"Model \S{1,120} has hit a token limit",
         streams=_PRINTED,
     ),
     Rule(
-        id="aider-throttle",
-        reason=Reason.RATE_LIMIT,
-        pattern=r"The API provider has rate limited you",
+        "aider-throttle",
+        Reason.RATE_LIMIT,
+        "The API provider has rate limited you",
         streams=_PRINTED,
     ),
-    Rule(
-        id="aider-login",
-        reason=Reason.AUTH,
-        pattern=r"The API provider is not able to",
-        streams=_PRINTED,
-    ),
+    Rule("aider-login", Reason.AUTH, "The API provider is not able to", streams=_PRINTED),
 )
 
 _GOOSE = (
     Rule(
-        id="goose-error",
-        reason=Reason.UNKNOWN,
+        "goose-error",
+        Reason.UNKNOWN,
+        r"Ran into this error:\s*|error: Request failed:\s*",
         opens=True,
-        pattern=r"Ran into this error:\s*|error: Request failed:\s*",
         streams=_PRINTED,
     ),
     Rule(
-        id="goose-config",
-        reason=Reason.NOT_CONFIGURED,
-        pattern=r"No provider configured|Run 'goose configure'",
+        "goose-config",
+        Reason.NOT_CONFIGURED,
+        "No provider configured|Run 'goose configure'",
         streams=_PRINTED,
     ),
 )
 
 _QWEN = (
+    Rule("qwen-error", Reason.UNKNOWN, r"(?:✕\s*)?\[API Error:?\s*", opens=True, streams=_PRINTED),
     Rule(
-        id="qwen-error",
-        reason=Reason.UNKNOWN,
-        opens=True,
-        pattern=r"(?:✕\s*)?\[API Error:?\s*",
+        "qwen-daily",
+        Reason.USAGE_LIMIT,
+        "daily quota has been reached|hour allocated quota exceeded",
         streams=_PRINTED,
     ),
     Rule(
-        id="qwen-daily",
-        reason=Reason.USAGE_LIMIT,
-        pattern=r"daily quota has been reached|hour allocated quota exceeded",
-        streams=_PRINTED,
-    ),
-    Rule(
-        id="qwen-throttle",
-        reason=Reason.RATE_LIMIT,
+        "qwen-throttle",
+        Reason.RATE_LIMIT,
         codes=("throttling.ratequota", "throttling.allocationquota", "throttling.burstrate"),
     ),
     Rule(
-        id="qwen-inspection",
-        reason=Reason.CONTENT_POLICY,
-        pattern=r"DataInspectionFailed",
+        "qwen-inspection",
+        Reason.CONTENT_POLICY,
+        "DataInspectionFailed",
         codes=("data_inspection_failed", "datainspectionfailed"),
     ),
-    Rule(id="qwen-arrears", reason=Reason.BILLING, codes=("arrearage",)),
+    Rule("qwen-arrears", Reason.BILLING, codes=("arrearage",)),
 )
 
 _KIMI = (
+    Rule("kimi-error", Reason.UNKNOWN, r"LLM provider error:\s*", opens=True, streams=_PRINTED),
     Rule(
-        id="kimi-error",
-        reason=Reason.UNKNOWN,
-        opens=True,
-        pattern=r"LLM provider error:\s*",
-        streams=_PRINTED,
+        "kimi-window",
+        Reason.USAGE_LIMIT,
+        r"(?:5-hour|weekly|7-day)\)? usage limit|quota will be refreshed",
     ),
-    Rule(
-        id="kimi-window",
-        reason=Reason.USAGE_LIMIT,
-        pattern=r"(?:5-hour|weekly|7-day)\)? usage limit|quota will be refreshed",
-    ),
-    Rule(id="kimi-login", reason=Reason.AUTH, pattern=r"LLM not set, send", streams=_PRINTED),
-    Rule(id="kimi-load", reason=Reason.OVERLOADED, codes=("engine_overloaded_error",)),
-    Rule(id="kimi-money", reason=Reason.BILLING, codes=("exceeded_current_quota_error",)),
+    Rule("kimi-login", Reason.AUTH, "LLM not set, send", streams=_PRINTED),
+    Rule("kimi-load", Reason.OVERLOADED, codes=("engine_overloaded_error",)),
+    Rule("kimi-money", Reason.BILLING, codes=("exceeded_current_quota_error",)),
 )
 
 _CRUSH = (
-    Rule(
-        id="crush-error",
-        reason=Reason.UNKNOWN,
-        opens=True,
-        pattern=r"ERROR\s{1,4}",
-        streams=_PRINTED,
-    ),
-    Rule(
-        id="crush-config",
-        reason=Reason.NOT_CONFIGURED,
-        pattern=r"No providers configured",
-        streams=_PRINTED,
-    ),
+    Rule("crush-error", Reason.UNKNOWN, r"ERROR\s{1,4}", opens=True, streams=_PRINTED),
+    Rule("crush-config", Reason.NOT_CONFIGURED, "No providers configured", streams=_PRINTED),
 )
 
 _HERMES = (
     Rule(
-        id="hermes-error",
-        reason=Reason.UNKNOWN,
+        "hermes-error",
+        Reason.UNKNOWN,
+        r"API call failed (?:\(attempt \d+/\d+\)|after \d+ retries)[:.]?\s*|Error: HTTP ",
         opens=True,
-        pattern=r"API call failed (?:\(attempt \d+/\d+\)|after \d+ retries)[:.]?\s*|Error: HTTP ",
         streams=_PRINTED,
     ),
     Rule(
-        id="hermes-config",
-        reason=Reason.NOT_CONFIGURED,
-        pattern=r"No inference provider configured",
-        streams=_PRINTED,
+        "hermes-config", Reason.NOT_CONFIGURED, "No inference provider configured", streams=_PRINTED
     ),
-    Rule(
-        id="hermes-silence",
-        reason=Reason.TIMEOUT,
-        pattern=r"No response from provider for \d+",
-        streams=_PRINTED,
-    ),
+    Rule("hermes-silence", Reason.TIMEOUT, r"No response from provider for \d+", streams=_PRINTED),
 )
 
 OPENAI = (
     Rule(
-        id="openai-money",
-        reason=Reason.BILLING,
+        "openai-money",
+        Reason.BILLING,
+        "^You exceeded your current quota",
         codes=("insufficient_quota", "billing_hard_limit_reached", "billing_not_active"),
-        pattern=r"^You exceeded your current quota",
     ),
     Rule(
-        id="openai-verified",
-        reason=Reason.AUTH,
-        pattern=r"organization must be verified to (?:stream|use) (?:this|the) model",
+        "openai-verified",
+        Reason.AUTH,
+        "organization must be verified to (?:stream|use) (?:this|the) model",
     ),
 )
 
 ANTHROPIC = (
-    Rule(id="anthropic-load", reason=Reason.OVERLOADED, codes=("overloaded_error",)),
-    Rule(id="anthropic-size", reason=Reason.PAYLOAD_TOO_LARGE, codes=("request_too_large",)),
-    Rule(id="anthropic-money", reason=Reason.BILLING, codes=("billing_error",)),
-    Rule(id="anthropic-time", reason=Reason.TIMEOUT, codes=("timeout_error",)),
+    Rule("anthropic-load", Reason.OVERLOADED, codes=("overloaded_error",)),
+    Rule("anthropic-size", Reason.PAYLOAD_TOO_LARGE, codes=("request_too_large",)),
+    Rule("anthropic-money", Reason.BILLING, codes=("billing_error",)),
+    Rule("anthropic-time", Reason.TIMEOUT, codes=("timeout_error",)),
 )
 
 GOOGLE = (
+    Rule("google-free-zero", Reason.BILLING, r"free_tier\w{0,40}, limit: 0\b"),
     Rule(
-        id="google-free-zero",
-        reason=Reason.BILLING,
-        pattern=r"free_tier\w{0,40}, limit: 0\b",
+        "google-key", Reason.AUTH, codes=("api_key_invalid", "api_key_expired", "consumer_invalid")
     ),
-    Rule(
-        id="google-key",
-        reason=Reason.AUTH,
-        codes=("api_key_invalid", "api_key_expired", "consumer_invalid"),
-    ),
-    Rule(id="google-location", reason=Reason.CONTENT_POLICY, pattern=r"User location is not"),
+    Rule("google-location", Reason.CONTENT_POLICY, "User location is not"),
 )
 
 _BEDROCK = (
-    Rule(id="bedrock-day", reason=Reason.USAGE_LIMIT, pattern=r"too many tokens per day"),
+    Rule("bedrock-day", Reason.USAGE_LIMIT, "too many tokens per day"),
     Rule(
-        id="bedrock-throttle",
-        reason=Reason.RATE_LIMIT,
-        pattern=r"^too many (?:requests|tokens), please wait",
+        "bedrock-throttle",
+        Reason.RATE_LIMIT,
+        "^too many (?:requests|tokens), please wait",
         codes=("throttlingexception", "toomanyrequestsexception"),
     ),
     Rule(
-        id="bedrock-load",
-        reason=Reason.OVERLOADED,
+        "bedrock-load",
+        Reason.OVERLOADED,
         codes=("modelnotreadyexception", "serviceunavailableexception"),
     ),
     Rule(
-        id="bedrock-model",
-        reason=Reason.MODEL_NOT_FOUND,
-        pattern=r"don't have access to the model|model identifier is invalid"
-        r"|on-demand throughput isn't supported|end of (?:its )?life",
+        "bedrock-model",
+        Reason.MODEL_NOT_FOUND,
+        "don't have access to the model|model identifier is invalid"
+        "|on-demand throughput isn't supported|end of (?:its )?life",
         codes=("resourcenotfoundexception",),
     ),
     Rule(
-        id="bedrock-login",
-        reason=Reason.AUTH,
+        "bedrock-login",
+        Reason.AUTH,
         codes=("expiredtokenexception", "unrecognizedclientexception", "accessdeniedexception"),
     ),
-    Rule(id="bedrock-time", reason=Reason.TIMEOUT, codes=("modeltimeoutexception",)),
-    Rule(id="bedrock-fault", reason=Reason.SERVER_ERROR, codes=("internalserverexception",)),
+    Rule("bedrock-time", Reason.TIMEOUT, codes=("modeltimeoutexception",)),
+    Rule("bedrock-fault", Reason.SERVER_ERROR, codes=("internalserverexception",)),
 )
 
 _AZURE = (
     Rule(
-        id="azure-deployment",
-        reason=Reason.MODEL_NOT_FOUND,
+        "azure-deployment",
+        Reason.MODEL_NOT_FOUND,
         codes=("deploymentnotfound", "operationnotsupported"),
     ),
     Rule(
-        id="azure-filter",
-        reason=Reason.CONTENT_POLICY,
+        "azure-filter",
+        Reason.CONTENT_POLICY,
         codes=("content_filter", "responsibleaipolicyviolation"),
     ),
-    Rule(
-        id="azure-throttle",
-        reason=Reason.RATE_LIMIT,
-        pattern=r"exceeded (?:call|token) rate limit of your current",
-    ),
-    Rule(id="azure-capacity", reason=Reason.OVERLOADED, codes=("nocapacity",)),
+    Rule("azure-throttle", Reason.RATE_LIMIT, "exceeded (?:call|token) rate limit of your current"),
+    Rule("azure-capacity", Reason.OVERLOADED, codes=("nocapacity",)),
 )
 
 OPENROUTER = (
     Rule(
-        id="openrouter-upstream",
-        reason=Reason.RATE_LIMIT,
+        "openrouter-upstream",
+        Reason.RATE_LIMIT,
+        "provider returned error|rate-limited upstream",
         rotate=False,
         statuses=(429,),
-        pattern=r"provider returned error|rate-limited upstream",
     ),
-    Rule(id="openrouter-day", reason=Reason.USAGE_LIMIT, pattern=r"free-models-per-day"),
-    Rule(id="openrouter-minute", reason=Reason.RATE_LIMIT, pattern=r"free-models-per-min"),
+    Rule("openrouter-day", Reason.USAGE_LIMIT, "free-models-per-day"),
+    Rule("openrouter-minute", Reason.RATE_LIMIT, "free-models-per-min"),
     Rule(
-        id="openrouter-money",
-        reason=Reason.BILLING,
-        pattern=r"requires more credits|never purchased credits|key limit exceeded",
-    ),
-    Rule(
-        id="openrouter-policy",
-        reason=Reason.PROVIDER_POLICY,
-        pattern=r"matching your (?:data|guardrail)|guardrail restrictions",
+        "openrouter-money",
+        Reason.BILLING,
+        "requires more credits|never purchased credits|key limit exceeded",
     ),
     Rule(
-        id="openrouter-model",
-        reason=Reason.MODEL_NOT_FOUND,
-        pattern=r"^no (?:endpoints found|allowed providers)|is not a valid model id",
+        "openrouter-policy",
+        Reason.PROVIDER_POLICY,
+        "matching your (?:data|guardrail)|guardrail restrictions",
+    ),
+    Rule(
+        "openrouter-model",
+        Reason.MODEL_NOT_FOUND,
+        "^no (?:endpoints found|allowed providers)|is not a valid model id",
     ),
 )
 
 _OLLAMA = (
+    Rule("ollama-model", Reason.MODEL_NOT_FOUND, r"^model ['\"]\S{1,120}['\"] not found"),
+    Rule("ollama-busy", Reason.OVERLOADED, "maximum pending requests exceeded"),
     Rule(
-        id="ollama-model",
-        reason=Reason.MODEL_NOT_FOUND,
-        pattern=r"^model ['\"]\S{1,120}['\"] not found",
-    ),
-    Rule(id="ollama-busy", reason=Reason.OVERLOADED, pattern=r"maximum pending requests exceeded"),
-    Rule(
-        id="ollama-runner",
-        reason=Reason.CRASH,
-        pattern=r"runner process has terminated|requires more system memory",
+        "ollama-runner", Reason.CRASH, "runner process has terminated|requires more system memory"
     ),
 )
 

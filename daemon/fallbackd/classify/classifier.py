@@ -126,7 +126,7 @@ def _is_asking(evidence: Evidence) -> bool:
 
 
 def _exit_hit(reason: Reason, name: str, evidence: Evidence) -> Hit:
-    return Hit(rule=Rule(id=name, reason=reason), text=evidence.text, confidence="exit_code")
+    return Hit(rule=Rule(name, reason), text=evidence.text, confidence="exit_code")
 
 
 _IS_OF_MODEL = re.compile(r"(?:five_?hour|seven_?day|5h|7d)_(?!oauth)\w|codex[_-]\w", re.I)
@@ -195,7 +195,7 @@ _SHORTAGE = re.compile(
     re.I,
 )
 _LAST_LINES, _MAX_SHORTAGE_CHARS = 4, 2_000
-_SHORTAGE_RULE = Rule(id=SHORTAGE, reason=Reason.CRASH, detail=SHORTAGE, marks=False, retry=False)
+_SHORTAGE_RULE = Rule(SHORTAGE, Reason.CRASH, detail=SHORTAGE, marks=False, retry=False)
 
 
 def shortage_hit(hit: Hit | None, evidence: Evidence) -> Hit | None:
@@ -222,7 +222,7 @@ def _end_of(text: str) -> str:
     return "\n".join(text.rstrip()[-_MAX_SHORTAGE_CHARS:].split("\n")[-_LAST_LINES:])
 
 
-VERSION = Rule(id="version", reason=Reason.NOT_CONFIGURED, detail="version")
+VERSION = Rule("version", Reason.NOT_CONFIGURED, detail="version")
 
 _MAX_VERSION_CHARS = 16_384
 _REFUSES = re.compile(
@@ -598,6 +598,6 @@ def _around(text: str, line: str) -> str:
 
 # --- verdicts without a rule -----------------------------------------------------------------
 
-_SPENT_WINDOW = Rule(id="window-rejected", reason=Reason.USAGE_LIMIT)
-_UNKNOWN = Rule(id="error", reason=Reason.UNKNOWN)
-_TRACE = Rule(id="trace", reason=Reason.CRASH)
+_SPENT_WINDOW = Rule("window-rejected", Reason.USAGE_LIMIT)
+_UNKNOWN = Rule("error", Reason.UNKNOWN)
+_TRACE = Rule("trace", Reason.CRASH)

@@ -25,7 +25,7 @@ class Pattern(Protocol):
     def match(self, text: str, /) -> Found | None: ...
 
 
-class Rule(Struct, frozen=True, kw_only=True):
+class Rule(Struct, frozen=True):
     """
     One signature. It fits a statement when its pattern, one of its words or its status does.
 
