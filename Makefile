@@ -1,5 +1,5 @@
 # Two commands do everything on a machine with Python 3.11+, make and git:
-#   make demo    the main job, told as a story, in under a minute
+#   make demo    the main job, told as a story, in less than a minute
 #   make test    the tests
 PYTHON ?= python3
 VENV := .venv
@@ -20,11 +20,18 @@ $(READY): requirements/dev.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(READY) ## a real daemon, real processes: one throttled, one missing, one that works
-	@$(BIN)/python contrib/demo/demo.py
+demo: .venv-demo/.ready ## a real daemon, real processes: claude at its plan limit, codex, and a person who looks
+	@.venv-demo/bin/python contrib/demo/demo.py
 
-test: $(READY) ## the tests
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+# What the daemon runs on and nothing else: no tools of development, no build.
+.venv-demo/.ready: requirements/run.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fallbackd needs Python 3.11 or newer; run: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements/run.txt
+	@touch $@
+
+test: $(READY) ## the tests; TESTS="PATH ..." runs a part of them
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(TESTS)
 
 check: $(READY) ## lint, types, layers
 	$(BIN)/ruff check
@@ -121,4 +128,4 @@ release: $(READY) ## build wheel and source archive, install them in a clean pla
 	@echo "Publish: git tag v$$($(BIN)/python -m hatchling version) && git push --tags; then upload the two files of dist/."
 
 clean: ## remove what the targets have made
-	rm -rf $(VENV) .venv-weights .venv-docs .venv-mcp .venv-sdk build .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-weights .venv-docs .venv-mcp .venv-sdk .venv-demo build .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

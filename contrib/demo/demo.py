@@ -1,8 +1,8 @@
 """
 The main job of fallbackd as a story: a real daemon, real processes, and a person who looks.
 
-Three agents: the first is throttled by its provider, the second is not installed, the third
-works. Everything happens in a temporary directory and is gone afterwards.
+Two agents, played by programs that print what the real ones printed: claude is at the limit of its
+plan, codex works. Everything happens in a temporary directory and is gone afterwards.
 """
 
 import os
@@ -15,24 +15,16 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BIN = Path(sys.executable).parent
+SOURCES = HERE.parents[1]
+DAEMON = (sys.executable, "-m", "fallbackd")
+CLIENT = (sys.executable, "-m", "fallbackd_client.cli.main")
+NEEDED = ("sh", "cat", "date", "ls", "wc")
+"""By the agents; no other agent that this machine may have is seen."""
 START_LIMIT_S = 30.0
 
 CONFIG = """\
-[backends.alpha]
-kind = "generic-cli"
-command = ["{agents}/throttled-agent"]
-
-[backends.beta]
-kind = "generic-cli"
-command = ["{agents}/agent-that-is-not-installed"]
-
-[backends.gamma]
-kind = "generic-cli"
-command = ["{agents}/working-agent"]
-
 [chains]
-alpha = ["beta", "gamma"]
+claude = ["codex"]
 """
 
 
@@ -41,7 +33,7 @@ def main() -> int:
     environment = prepare(root)
     log = (root / "daemon.log").open("wb")
     daemon = subprocess.Popen(
-        [BIN / "fallbackd", "--log-format", "console"],
+        [*DAEMON, "--log-format", "console"],
         env=environment,
         stdout=log,
         stderr=log,
@@ -66,16 +58,24 @@ def prepare(root: Path) -> dict[str, str]:
     """A home of its own, so that nothing of the user's is read or written."""
     config = root / "config" / "fallbackd" / "config.toml"
     config.parent.mkdir(parents=True)
-    config.write_text(CONFIG.format(agents=HERE / "bin"))
+    config.write_text(CONFIG)
     work = root / "work"
     work.mkdir()
     for name in ("parser.py", "README"):
         (work / name).write_text("")
     (root / "run").mkdir(mode=0o700)
-    keep = {name: os.environ[name] for name in ("LANG", "TERM", "NO_COLOR") if name in os.environ}
+    programs = root / "bin"
+    programs.mkdir()
+    for path in (*(HERE / "bin").iterdir(), *(shutil.which(name) for name in NEEDED)):
+        if path is not None:
+            (programs / Path(path).name).symlink_to(path)
+    keep = {
+        name: os.environ[name] for name in ("LANG", "TERM", "NO_COLOR", "TZ") if name in os.environ
+    }
     return {
         **keep,
-        "PATH": os.environ.get("PATH", os.defpath),
+        "PATH": str(programs),
+        "PYTHONPATH": f"{SOURCES / 'daemon'}:{SOURCES / 'client'}",
         "HOME": str(root),
         "XDG_CONFIG_HOME": str(root / "config"),
         "XDG_STATE_HOME": str(root / "state"),
@@ -88,9 +88,7 @@ def wait_until_up(
 ) -> None:
     give_up_at = time.monotonic() + START_LIMIT_S
     while time.monotonic() < give_up_at and daemon.poll() is None:
-        done = subprocess.run(
-            [BIN / "fallbackd-client", "ping"], env=environment, capture_output=True, check=False
-        )
+        done = subprocess.run([*CLIENT, "ping"], env=environment, capture_output=True, check=False)
         if done.returncode == 0:
             return
         time.sleep(0.05)
@@ -98,16 +96,14 @@ def wait_until_up(
 
 
 def tell(root: Path, environment: dict[str, str]) -> int:
-    say("Three agents are configured: alpha is throttled by its provider, beta is not")
-    say("installed, gamma works. We ask for alpha; its chain continues with beta and gamma.")
-    first = client(root, environment, "delegate", "--backend", "alpha", "Count the files here")
-    say("alpha was tried and failed, beta was skipped, gamma did the work. So alpha is")
-    say("unavailable for a while, for every client on this machine:")
+    say("claude is at the limit of its plan; its chain continues with codex.")
+    first = client(root, environment, "delegate", "Count the files here")
+    say("claude is unavailable until its limit resets, also for other programs:")
     client(root, environment, "status")
-    say("Why gamma? Every decision has been written down:")
+    say("Every decision is written down:")
     client(root, environment, "explain", "@last")
-    say("A second prompt makes no attempt on alpha: it goes straight to gamma.")
-    second = client(root, environment, "delegate", "--backend", "alpha", "And now fix the parser")
+    say("A second prompt makes no attempt on claude:")
+    second = client(root, environment, "delegate", "Count them again")
     return first.returncode or second.returncode
 
 
@@ -116,9 +112,9 @@ def client(
 ) -> "subprocess.CompletedProcess[str]":
     """Run `fallbackd-client` as a person would, and show what it shows."""
     shown = " ".join(f"'{word}'" if " " in word else word for word in words)
-    print(f"\n$ fallbackd-client {shown}", flush=True)
+    print(f"\n$ fb {shown}", flush=True)
     return subprocess.run(
-        [BIN / "fallbackd-client", *words],
+        [*CLIENT, *words],
         env=environment,
         cwd=root / "work",
         text=True,

@@ -124,13 +124,14 @@ def test_a_process_in_the_control_group_of_an_attempt_is_no_persons(
 
 
 def test_an_orphan_is_a_persons_as_long_as_no_runner_was_killed() -> None:
-    with process(LEFT) as (_, line):
-        orphan = tree.process(int(line))
+    with process(LEFT) as (pid, line):
+        orphan, first = tree.process(int(line)), tree.process(pid)
         assert orphan is not None
+        assert first is not None
         assert runner_above(orphan.pid, {}) is None
         assert runner_above(orphan.pid, {}, lost_since=orphan.start + 1) is None
         with pytest.raises(PermissionError, match="was killed"):
-            runner_above(orphan.pid, {}, lost_since=orphan.start)
+            runner_above(orphan.pid, {}, lost_since=first.start)
 
 
 @pytest.mark.parametrize("is_outside", [False, True], ids=["leader", "of another namespace"])
