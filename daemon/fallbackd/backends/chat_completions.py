@@ -64,14 +64,20 @@ def body(
     return request
 
 
+def _has_unread(delta: dict[str, Any]) -> bool:
+    """Whether a piece carries values under names that no field of the parser is read from."""
+    others = (one for name, one in delta.items() if name not in _READ)
+    return any(one and isinstance(one, dict | list) for one in others)
+
+
 class ChatParser(HttpParser):
     def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
         if name.startswith(_TOOLS):
             return self._tool(name, event)
         choices = numbered(event.get("choices"))
-        failed = next((one for _, one in choices if one.get("error")), None)
-        if states_error(event) or failed is not None:
-            return self.fails(event if event.get("error") or failed is None else failed)
+        failed = [one for _, one in choices if one.get("error")]
+        if failed or states_error(event):
+            return self.fails(event if event.get("error") or not failed else failed[0])
         seen: list[Observation] = []
         for index, choice in choices:
             finish = _end_of(choice)
@@ -86,19 +92,19 @@ class ChatParser(HttpParser):
         return seen
 
     def _piece(self, delta: dict[str, Any]) -> list[Observation]:
-        """What one piece of the answer says."""
+        """Read one piece of the answer."""
         text = _content(delta.get("content"))
         thought = words(delta.get("reasoning_content")) or words(delta.get("reasoning"))
         refusal = words(delta.get("refusal"))
-        called = delta.get("tool_calls") or delta.get("function_call")
-        others = (one for name, one in delta.items() if name not in _READ)
-        other = any(one and isinstance(one, dict | list) for one in others)
-        if not (text or thought or refusal or called or other):
+        called = bool(delta.get("tool_calls") or delta.get("function_call"))
+        has_other = called or _has_unread(delta)
+        is_said = bool(text or refusal) or has_other
+        if not (is_said or thought):
             return []
-        seen = self.answers(thinks=not (text or refusal or called or other))
-        self.has_other = self.has_other or bool(called or other)
+        seen = self.answers(thinks=not is_said)
+        self.has_other |= has_other
         if text or called:
-            self.has_open_call = bool(called)
+            self.has_open_call = called
         if text:
             seen += self.says(text)
         elif thought:

@@ -186,34 +186,35 @@ def read(head: bytes, lines: Sequence[bytes], now: float) -> SessionSeen:
     """
     if owner_of(head) == "program":
         return SessionSeen()
-    windows: tuple[PlanWindow, ...] = ()
-    turn: str | None = None
-    failure: Evidence | None = None
-    model: str | None = None
-    worked_at: float | None = None
+    seen = SessionSeen()
     for at, kind, event in _events(lines, now):
-        if kind == "turn_context":
-            model = words(event.get("model")) or None
-            continue
-        match event.get("type"):
-            case "token_count":
-                # Of one model alone (`limit_id`), they say nothing of the plan.
-                limits = fields(event.get("rate_limits"))
-                if words(limits.get("limit_id")) in ("", "codex") and (new := _windows(limits)):
-                    windows, worked_at = new, at
-            case "task_started":
-                turn, failure = None, None
-            case "task_complete":
-                error = fields(event.get("error"))
-                turn = words(event.get("turn_id")) or None
-                failure = _with_reset(evidence_of(error), windows) if error else None
-                if words(event.get("last_agent_message")) and not error:
-                    worked_at = at
-    if failure is not None or any(one.is_spent for one in windows):
-        worked_at = None
-    return SessionSeen(
-        turn=turn, failure=failure, windows=windows, worked_at=worked_at, model=model
-    )
+        seen = msgspec.structs.replace(seen, **_news(at, kind, event, seen.windows))
+    if seen.failure is not None or any(one.is_spent for one in seen.windows):
+        seen = msgspec.structs.replace(seen, worked_at=None)
+    return seen
+
+
+def _news(
+    at: float, kind: str, event: dict[str, Any], windows: tuple[PlanWindow, ...]
+) -> dict[str, Any]:
+    """Fields of `SessionSeen` that one event changes."""
+    if kind == "turn_context":
+        return {"model": words(event.get("model")) or None}
+    match event.get("type"):
+        case "token_count":
+            # Of one model alone (`limit_id`), they say nothing of the plan.
+            limits = fields(event.get("rate_limits"))
+            if words(limits.get("limit_id")) in ("", "codex") and (new := _windows(limits)):
+                return {"windows": new, "worked_at": at}
+        case "task_started":
+            return {"turn": None, "failure": None}
+        case "task_complete":
+            turn = words(event.get("turn_id")) or None
+            if error := fields(event.get("error")):
+                return {"turn": turn, "failure": _with_reset(evidence_of(error), windows)}
+            worked = {"worked_at": at} if words(event.get("last_agent_message")) else {}
+            return {"turn": turn, "failure": None, **worked}
+    return {}
 
 
 def _events(lines: Sequence[bytes], now: float) -> Iterator[tuple[float, str, dict[str, Any]]]:
@@ -272,15 +273,17 @@ _HOME = "CODEX_HOME"
 _BUILT_IN_PROVIDERS = frozenset({"openai", "oss", "ollama", "ollama-chat", "lmstudio"})
 
 
+_SANDBOX = {
+    "read": ("-s", "read-only"),
+    "workspace": ("-s", "workspace-write"),
+    "full": ("--dangerously-bypass-approvals-and-sandbox",),
+}
+
+
 def start(work: Work, options: Options) -> Call:
     argv = ["codex", "exec", "--json", "--skip-git-repo-check", "-C", work.cwd]
-    match work.permissions:
-        case "read":
-            argv += ["-s", "read-only"]
-        case "workspace" if not work.writable:
-            argv += ["-s", "workspace-write"]
-        case "full":
-            argv += ["--dangerously-bypass-approvals-and-sandbox"]
+    if not (work.permissions == "workspace" and work.writable):  # which a profile of its own has
+        argv += _SANDBOX[work.permissions]
     settings = ["check_for_update_on_startup=false", "analytics.enabled=false"]
     own = _own_config(work)
     if work.permissions == "workspace":  # as for every agent: its own TMPDIR, not that of all

@@ -175,13 +175,7 @@ class GeminiParser(CliParser):
             case "init" if "-" in (session := words(event.get("session_id"))):
                 return [Conversation(id=session)]  # not `latest`, nor a number in a list
             case "message" if event.get("role") == "assistant":
-                text = words(event.get("content"))
-                is_next_passage = bool(self._told) and not self._pieces
-                is_again = self._is_again(text, seconds(event) or at)
-                self._pieces.append((text, seconds(event) or at))
-                if is_again:
-                    return [AgentText(text, again=True)]
-                return [self.answers(), AgentText(f"\n\n{text}" if is_next_passage else text)]
+                return self._read_piece(words(event.get("content")), seconds(event) or at)
             case "tool_use":
                 self._end_passage()
                 return self._start_tool(event)
@@ -195,6 +189,14 @@ class GeminiParser(CliParser):
                 return self._read_result(event)
             case _:
                 return [Output()]
+
+    def _read_piece(self, text: str, at: float) -> list[Observation]:
+        is_next_passage = bool(self._told) and not self._pieces
+        is_again = self._is_again(text, at)
+        self._pieces.append((text, at))
+        if is_again:
+            return [AgentText(text, again=True)]
+        return [self.answers(), AgentText(f"\n\n{text}" if is_next_passage else text)]
 
     def _is_again(self, text: str, at: float) -> bool:
         """Whether a stream that is asked for again repeats what the broken one had said."""

@@ -523,6 +523,10 @@ class HttpParser:
             if text.strip():
                 return Reply(text=text, usage=self.usage)
             return self._evidence(exit, None, "an answer without any text", empty=True)
+        return self._of_rest(exit) or broke_off
+
+    def _of_rest(self, exit: HttpResponse) -> Evidence | None:
+        """The failure of an answer without its end; None: it breaks off."""
         if not self._body and not exit.truncated:
             return self._evidence(exit, None, "an answer without a body", empty=True)
         body = bytes(self._body[:MAX_ERROR_BYTES]).decode("utf-8", "replace")
@@ -530,7 +534,7 @@ class HttpParser:
             said = "a page of HTML instead of an API's answer: does base_url name the API?"
             return self._evidence(exit, "page_of_html", said)
         if exit.truncated or self.answered:
-            return broke_off
+            return None
         return self._evidence(exit, "malformed_response", "the answer is none of this API")
 
     def _ended_badly(self) -> Shortfall | None:

@@ -58,22 +58,24 @@ def spelled_like(model: str, own: str) -> str:
         return model
     if plain(model) == plain(own):
         return own
-    match style:
-        case "router":
-            found = _ROUTER.fullmatch(own)
-            assert found is not None
-            name = model
-            if "claude" in plain(model):
-                has_dashes = _VERSION.search(found["name"]) is not None
-                name = plain(model) if has_dashes else _VERSION.sub(r"\1.\2", plain(model))
-            return f"{found['vendor']}/{name}"
-        case "bedrock":
-            found = _BEDROCK.fullmatch(own)
-            assert found is not None
-            dated = _DATE.search(model)
-            date = _DATES.get(plain(model)) if dated is None else dated[1]
-            if date is None:
-                return model
-            return f"{found['place']}{found['vendor']}.{plain(model)}-{date}-v1:0"
-        case _:
-            return plain(model) if "claude" in plain(model) else model.rpartition("/")[2]
+    if style == "bedrock":
+        return _for_bedrock(model, own)
+    is_claude = "claude" in plain(model)
+    if style == "vendor":
+        return plain(model) if is_claude else model.rpartition("/")[2]
+    found = _ROUTER.fullmatch(own)
+    assert found is not None
+    if is_claude:
+        has_dashes = _VERSION.search(found["name"]) is not None
+        model = plain(model) if has_dashes else _VERSION.sub(r"\1.\2", plain(model))
+    return f"{found['vendor']}/{model}"
+
+
+def _for_bedrock(model: str, own: str) -> str:
+    found = _BEDROCK.fullmatch(own)
+    assert found is not None
+    dated = _DATE.search(model)
+    date = _DATES.get(plain(model)) if dated is None else dated[1]
+    if date is None:
+        return model
+    return f"{found['place']}{found['vendor']}.{plain(model)}-{date}-v1:0"

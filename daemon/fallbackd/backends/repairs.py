@@ -458,14 +458,20 @@ def _fields(said: str, mode: ApiMode) -> Iterator[Repair]:
 def _of_field(path: str, mode: ApiMode) -> Iterator[Repair]:
     parts = [one for one in re.split(r"[.\[\]]+", path) if one and not one.isdigit()]
     parts = parts[1:] if parts[:1] == ["body"] else parts
-    if not parts:
-        return
-    if mode == "generate_content":
-        leaf = _camel(parts[-1])
-        if leaf in _OPTIONAL_CONFIG:
-            yield from (Repair(act="omit", name=f"{one}.{leaf}") for one in _CONFIG)
-            yield from (Repair(act="omit", name=f"{one}.{parts[-1]}") for one in _CONFIG)
-        return
+    if parts and mode == "generate_content":
+        yield from _of_setting(parts[-1])
+    elif parts:
+        yield from _of_parts(parts, mode)
+
+
+def _of_setting(name: str) -> Iterator[Repair]:
+    leaf = _camel(name)
+    if leaf in _OPTIONAL_CONFIG:
+        for one in (leaf, name):
+            yield from (Repair(act="omit", name=f"{place}.{one}") for place in _CONFIG)
+
+
+def _of_parts(parts: list[str], mode: ApiMode) -> Iterator[Repair]:
     top, leaf = _snake(parts[0]), parts[-1]
     if top in _RENAMES and mode == "chat_completions":
         yield Repair(act="rename", name=top, to=_RENAMES[top])

@@ -32,6 +32,11 @@ class _Choice(Struct, frozen=True):
     delta: _Delta = _Delta()
     text: str | None = None
 
+    @property
+    def says(self) -> bool:
+        said = self.delta
+        return bool(said.content or said.reasoning_content or said.reasoning or self.text)
+
 
 class _Piece(Struct, frozen=True):
     choices: tuple[_Choice, ...] = ()
@@ -104,8 +109,5 @@ class Sieve:
             return True  # of another shape, which its reader judges
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
-        for choice in piece.choices:
-            said = choice.delta
-            if said.content or said.reasoning_content or said.reasoning or choice.text:
-                self._pieces += 1
+        self._pieces += sum(choice.says for choice in piece.choices)
         return True

@@ -99,14 +99,18 @@ def read_body(value: Any, *, status: int | None = None) -> list[Said]:
         value = value.decode("utf-8", "replace")
     if isinstance(value, str):
         parsed = _parse(value)
-        if parsed is None and status is not None and status < 400 and not is_page(value):
-            return read_lines(value)  # a stream of events, or an answer in words
         if parsed is None:
-            return [Said(text=_plain(value), status=status)] if value.strip() else []
+            return _of_text(value, status)
         value = parsed
     if isinstance(value, list):
         return [s for item in value[:20] for s in read_body(item, status=status)]
     return _of_object(value, status) if isinstance(value, dict) else []
+
+
+def _of_text(value: str, status: int | None) -> list[Said]:
+    if status is not None and status < 400 and not is_page(value):
+        return read_lines(value)  # a stream of events, or an answer in words
+    return [Said(text=_plain(value), status=status)] if value.strip() else []
 
 
 def _of_object(value: dict[str, Any], status: int | None) -> list[Said]:

@@ -6,7 +6,7 @@ from fallbackd.classify.classifier import rule_of
 from fallbackd.classify.lines import lines_of
 from fallbackd.classify.model import Deciding, Model, usable
 from fallbackd.classify.rules import Rule
-from fallbackd.classify.weighing import LIKELY, RULE_ALARM, weigh
+from fallbackd.classify.weighing import LIKELY, RULE_ALARM, named_reason, weigh
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.protocol import Evidence
 
@@ -52,8 +52,7 @@ def explain(
     if model is None:
         return structs.replace(found, because=f"{found.because}; {WITHOUT_MODEL}")
     guess = model.guess(text, status, kind)
-    named = None if hit is None or hit.rule.reason is Reason.UNKNOWN else hit.rule.reason
-    best, _ = weigh(model, guess, named)
+    best, _ = weigh(model, guess, named_reason(hit))
     threshold = model.threshold(text) - (0.0 if hit is None else RULE_ALARM)
     ranked = sorted(model.shares(guess.reasons).items(), key=lambda one: -one[1])
     known = best if best in model.head.reasons else ranked[0][0]

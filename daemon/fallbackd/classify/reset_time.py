@@ -519,13 +519,15 @@ def _foreign_day(text: str, cues: Sequence[int]) -> tuple[str, str] | None:
     if found := _near(_foreign_patterns()[2], text, cues):
         month = next(one for one in _MONTHS if found[one])
         return f"{month} {found['day']}", f", {found['year']}" if found["year"] else ""
-    if found := _near(_FOREIGN_DATE, text, cues):
-        first, second = int(found["a"]), int(found["b"] or found["c"])
-        # With a point the day stands first, with a stroke the month, unless it cannot be one.
-        number, of = (second, first) if found["c"] and first <= 12 else (first, second)
-        if 1 <= of <= 12 and 1 <= number <= 31:
-            return f"{_MONTHS[of - 1]} {number}", ""
-    return None
+    found = _near(_FOREIGN_DATE, text, cues)
+    return None if found is None else _numbered_day(found)
+
+
+def _numbered_day(found: re.Match[str]) -> tuple[str, str] | None:
+    first, second = int(found["a"]), int(found["b"] or found["c"])
+    # With a point the day stands first, with a stroke the month, unless it cannot be one.
+    number, of = (second, first) if found["c"] and first <= 12 else (first, second)
+    return (f"{_MONTHS[of - 1]} {number}", "") if 1 <= of <= 12 and 1 <= number <= 31 else None
 
 
 def to_english(text: str) -> str | None:

@@ -69,7 +69,7 @@ def weigh(model: Model, guess: Guess, rule: Reason | None) -> tuple[Reason, floa
     return best, shares[best]
 
 
-def _named(hit: Hit | None) -> Reason | None:
+def named_reason(hit: Hit | None) -> Reason | None:
     return None if hit is None or hit.rule.reason is Reason.UNKNOWN else hit.rule.reason
 
 
@@ -86,15 +86,13 @@ def weighed(
     A structure, an exit status with a meaning and a signature of the user or the vendor stand.
     A program that ended well is never a failure by its words alone.
     """
-    if hit is not None and (hit.rule in rules or hit.rule.stands or not _is_open(hit)):
-        return hit
-    if not evidence.text.strip() or not _is_asked(hit, evidence):
+    if _is_settled(hit, rules) or not evidence.text.strip() or not _is_asked(hit, evidence):
         return hit
     model = model or usable()
     if model is None:
         return hit
     guess = model.guess(evidence.text, evidence.http_status, kind)
-    named = _named(hit)
+    named = named_reason(hit)
     best, likely = weigh(model, guess, named)
     if _has_failed(hit, evidence):
         if named is None and likely < _least(hit, guess):
@@ -104,6 +102,10 @@ def weighed(
         return None
     bonus = 0.0 if hit is None else RULE_ALARM
     return _renamed(hit, evidence, best, likely * model.failure_share(guess.margin + bonus))
+
+
+def _is_settled(hit: Hit | None, rules: tuple[Rule, ...]) -> bool:
+    return hit is not None and (hit.rule in rules or hit.rule.stands or not _is_open(hit))
 
 
 def _renamed(hit: Hit | None, evidence: Evidence, best: Reason, likely: float) -> Hit:
