@@ -9,38 +9,332 @@ async with AsyncClient() as client:
 The same rules as the blocking client: repeated after a loss is only what is safe.
 """
 
+from __future__ import annotations
+
+import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.abc
 import msgspec
 from msgspec import Struct
 
-from fallbackd_client.aio_link import Link, Waiter
-from fallbackd_client.aio_usual import AsyncUsualCalls
 from fallbackd_client.calls import (
+    MAX_ANSWER_BYTES,
     Lost,
+    Patience,
     delay_s,
     encode_call,
+    for_library,
     is_repeatable,
     patience_s,
     read_answer,
+    read_message,
     request_id_of,
+    what_is_left,
     with_request_id,
 )
-from fallbackd_client.connection import why_not
-from fallbackd_client.errors import NoDaemon, ProtocolError
+from fallbackd_client.client import Dropped, Subscription, why_not
+from fallbackd_client.errors import ClientError, NoDaemon, ProtocolError
 from fallbackd_client.paths import find_socket
-from fallbackd_client.patience import Patience, what_is_left
-from fallbackd_client.subscription import Dropped, Subscription
+from fallbackd_client.progress import LAST, PROGRESS
 from fallbackd_client.wire.envelope import Method
+from fallbackd_client.wire.framing import LineSplitter, LineTooLong
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from typing import TypeVar, Unpack
+
+    from msgspec import Struct
+
+    from fallbackd_client.arguments import (
+        DelegateArguments,
+        ReportArguments,
+        ReportOutcome,
+        ResolveArguments,
+        StatusArguments,
+    )
+    from fallbackd_client.calls import Json
+    from fallbackd_client.wire.envelope import Method
+    from fallbackd_client.wire.methods.callers import ReportResult, ResolveResult
+    from fallbackd_client.wire.methods.daemon import StatusResult
+    from fallbackd_client.wire.shapes import Delegation
+
+
+class Waiter:
+    """One call under way: an event, then a message or the reason why none will come."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.message: dict[str, Json] | None = None
+        self.failure: Exception | None = None
+
+
+class Link:
+    """One connection and the calls that wait on it."""
+
+    def __init__(self, path: str, stream: anyio.abc.SocketStream) -> None:
+        self.path = path
+        self.stream = stream
+        self.failure: Exception | None = None
+        self.waiters: dict[int, Waiter] = {}
+        self._sending = anyio.Lock()
+        self._splitter = LineSplitter(MAX_ANSWER_BYTES)
+
+    async def send(self, line: bytes) -> None:
+        """
+        Raises:
+            Lost: The other side is gone.
+        """
+        async with self._sending:
+            try:
+                await self.stream.send(line)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
+                raise Lost from error
+            except BaseException:  # cancelled amid a line: what follows would be read as its end
+                self.fail(Lost())
+                raise
+
+    async def receive(self) -> list[dict[str, Json]]:
+        """
+        The next whole messages.
+
+        Raises:
+            Lost: The connection ended.
+            NoDaemon: With cause bad_reply.
+            ProtocolError: A line beyond the limit.
+        """
+        try:
+            lines = self._splitter.feed(await self.stream.receive())
+        except LineTooLong as error:
+            raise ProtocolError(f"the daemon's answer is too large: {error}") from error
+        except (
+            anyio.EndOfStream,
+            anyio.BrokenResourceError,
+            anyio.ClosedResourceError,
+            OSError,
+        ) as error:
+            raise Lost from error
+        return [read_message(line, self.path) for line in lines]
+
+    async def read(self) -> None:
+        """Hand answers to those who wait, until the connection ends."""
+        try:
+            while True:
+                for message in await self.receive():
+                    self._answered(message)
+        except (Lost, ClientError) as error:
+            self.fail(error)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Hang up: the daemon begins nothing that it has not taken yet."""
+        self.fail(Lost())
+        with anyio.CancelScope(shield=True):
+            await anyio.aclose_forcefully(self.stream)
+
+    def _answered(self, message: dict[str, Json]) -> None:
+        if "method" in message:
+            return
+        call_id = message.get("id")
+        if call_id is None:  # it could not read what we sent: every call of this link is in doubt
+            for waiter in self.waiters.values():
+                waiter.message = message
+                waiter.done.set()
+            return
+        waiter_of_id = self.waiters.get(call_id) if isinstance(call_id, int) else None
+        if waiter_of_id is not None:
+            waiter_of_id.message = message
+            waiter_of_id.done.set()
+
+    def fail(self, error: Exception) -> None:
+        """No answer will come any more. The first reason stays."""
+        if self.failure is None:
+            self.failure = error
+        for waiter in self.waiters.values():
+            if not waiter.done.is_set():
+                waiter.failure = self.failure
+                waiter.done.set()
+
+
+WITHDRAW_S = 1.0
+"""How long a cancelled `delegate` waits to hear that its work is withdrawn."""
+
+
+class AsyncUsualCalls:
+    """Of the async client, which says how a call is made."""
+
+    async def call(self, method: str, params: Mapping[str, Json] | None = None) -> Json:
+        raise NotImplementedError
+
+    async def request(self, method: Method[P, R], params: P) -> R:
+        raise NotImplementedError
+
+    def events(
+        self,
+        *,
+        kinds: Iterable[str] | None = None,
+        delegation: str | None = None,
+    ) -> AsyncGenerator[dict[str, Json], None]:
+        raise NotImplementedError
+
+    async def delegate(self, prompt: str, **arguments: Unpack[DelegateArguments]) -> Delegation:
+        """
+        Run a prompt on the best available backend; by default until it has ended.
+
+        ```python
+        async with AsyncClient() as client:
+            work = await client.delegate("Explain this repository", cwd="/home/me/project")
+            print(work.text if work.state == "succeeded" else work.message)
+        ```
+
+        With `wait_s` it returns after that time at the latest: `wait_over` is then true, and
+        `wait` continues to wait. `timeout_s` stops the work. `cwd` may be relative to the current
+        directory; without it the agent works in a directory of its own.
+
+        Where its task is cancelled before it returns, the work is withdrawn: nothing else knows its
+        name. With a `request_id` of the caller's it continues, and `cancel(request_id=…)` stops it.
+
+        Raises:
+            TypeError: An argument of another name.
+        """
+        import anyio
+
+        from fallbackd_client.wire.methods.delegations import DELEGATE, DelegateParams
+
+        given = for_library(arguments)
+        name = given["request_id"] = given.get("request_id") or os.urandom(16).hex()
+        try:
+            return await self.request(DELEGATE, DelegateParams(prompt=prompt, **given))
+        except anyio.get_cancelled_exc_class():
+            if arguments.get("request_id") is None:
+                with anyio.move_on_after(WITHDRAW_S, shield=True), suppress(ClientError):
+                    await self.cancel(request_id=name)
+            raise
+
+    async def wait(self, delegation: str, *, timeout_s: float | None = None) -> Delegation:
+        """
+        Wait for the end of a delegation, or until it asks a question.
+
+        ```python
+        work = await client.wait(work.delegation, timeout_s=30)
+        if work.wait_over:
+            print("still", work.state)
+        ```
+        """
+        from fallbackd_client.wire.methods.delegations import (
+            DELEGATION_WAIT,
+            DelegationWaitParams,
+        )
+
+        params = DelegationWaitParams(delegation=delegation, timeout_s=timeout_s)
+        return await self.request(DELEGATION_WAIT, params)
+
+    async def cancel(
+        self,
+        delegation: str | None = None,
+        *,
+        request_id: str | None = None,
+        session: str | None = None,
+    ) -> Delegation:
+        """
+        Stop a delegation, named by its id, the `request_id` that began it or its session. Returns
+        when its processes have exited. A request that is still to come begins nothing.
+
+        ```python
+        print((await client.cancel(work.delegation)).state)
+        ```
+        """
+        from fallbackd_client.wire.methods.delegations import (
+            DELEGATION_CANCEL,
+            DelegationCancelParams,
+        )
+
+        params = DelegationCancelParams(
+            delegation=delegation, request_id=request_id, session=session
+        )
+        return await self.request(DELEGATION_CANCEL, params)
+
+    async def status(self, **arguments: Unpack[StatusArguments]) -> StatusResult:
+        """
+        Return the daemon, the health of its backends, and its work.
+
+        ```python
+        for name, health in (await client.status()).health.items():
+            print(name, health.state, health.reason or "")
+        ```
+        """
+        from fallbackd_client.wire.methods.daemon import STATUS, StatusParams
+
+        return await self.request(STATUS, StatusParams(**arguments))
+
+    async def resolve(self, **arguments: Unpack[ResolveArguments]) -> ResolveResult:
+        """
+        Return the backend that would be used now, for a call that the caller makes itself.
+
+        ```python
+        choice = await client.resolve(backend="claude-api", lease=True)
+        ```
+
+        Raises:
+            RpcError: With kind `refused`: no candidate is available.
+        """
+        from fallbackd_client.wire.methods.callers import RESOLVE, ResolveParams
+
+        given: dict[str, Json] = {**arguments}
+        return await self.request(RESOLVE, ResolveParams(**given))
+
+    async def report(
+        self, backend: str, outcome: ReportOutcome, **arguments: Unpack[ReportArguments]
+    ) -> ReportResult:
+        """
+        Report the outcome of such a call. After a failure `next` is the candidate to try.
+
+        ```python
+        found = await client.report("claude-api", "failure", evidence=Evidence(http_status=529))
+        ```
+        """
+        from fallbackd_client.wire.methods.callers import REPORT, ReportParams
+
+        given: dict[str, Json] = {**arguments}
+        return await self.request(REPORT, ReportParams(backend=backend, outcome=outcome, **given))
+
+    async def follow(
+        self, delegation: str, *, kinds: Iterable[str] = PROGRESS
+    ) -> AsyncGenerator[dict[str, Json], None]:
+        """
+        The events of one delegation, until it ends or asks a question.
+
+        ```python
+        work = await client.delegate("…", wait="accepted")
+        async for event in client.follow(work.delegation):
+            print(event["kind"], event.get("backend", ""))
+        work = await client.wait(work.delegation)
+        ```
+
+        Events begin now; with the kind `attempt.text` its text begins at its first word, and
+        continues without a gap after a lost connection or a restart. The last event is
+        `delegation.ended` or `question.opened`, also where that lies in the past.
+        """
+        await self.call("delegation.get", {"delegation": delegation})  # refuses an unknown one
+        events = self.events(kinds=sorted({*kinds, *LAST}), delegation=delegation)
+        try:
+            async for event in events:
+                yield event
+                if event["kind"] in LAST:
+                    return
+        finally:
+            await events.aclose()
+
 
 P = TypeVar("P", bound=Struct)
 R = TypeVar("R")
-Json = Any  # the raw call hands JSON through as it is
 
 _COMES_BACK = ("refused", "missing", "busy")
 
@@ -80,7 +374,7 @@ class AsyncClient(AsyncUsualCalls):
         """The socket that would be connected to now."""
         return self._path or find_socket()
 
-    async def __aenter__(self) -> "AsyncClient":
+    async def __aenter__(self) -> AsyncClient:
         self._readers = anyio.create_task_group()
         await self._readers.__aenter__()
         return self

@@ -4,6 +4,8 @@ What both clients do with a call: encode it, read its answer, and know what is s
 Standard library only, and of that only what is cheap to load.
 """
 
+from __future__ import annotations
+
 import json
 import os
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     Json: TypeAlias = Any  # the raw call hands JSON through as it is
+    from collections.abc import Callable
+
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Longest line we take from the daemon: an answer may be larger than a request."""
@@ -58,7 +62,7 @@ class Lost(Exception):
     """The connection ended before the answer. Internal: callers see `NoDaemon`."""
 
 
-def is_repeatable(method: str, params: "Mapping[str, Json]") -> bool:
+def is_repeatable(method: str, params: Mapping[str, Json]) -> bool:
     """Sending it twice is the same as sending it once."""
     if method in READ_ONLY or method in ("delegation.cancel", "delegation.keep"):
         return True
@@ -71,7 +75,7 @@ def is_repeatable(method: str, params: "Mapping[str, Json]") -> bool:
     return False
 
 
-def with_request_id(method: str, params: "Mapping[str, Json] | None") -> "dict[str, Json]":
+def with_request_id(method: str, params: Mapping[str, Json] | None) -> dict[str, Json]:
     """
     A copy of the params, in which what begins work carries an id that makes it repeatable; a
     `delegate` also says from inside which attempt it comes.
@@ -84,12 +88,12 @@ def with_request_id(method: str, params: "Mapping[str, Json] | None") -> "dict[s
     return own
 
 
-def request_id_of(method: str, params: "Mapping[str, Json]") -> str | None:
+def request_id_of(method: str, params: Mapping[str, Json]) -> str | None:
     """The id under which a request that begins work can be sent again, or cancelled."""
     return params.get("request_id") if method in BEGINS_WORK else None
 
 
-def for_library(arguments: "Mapping[str, Json]") -> "dict[str, Json]":
+def for_library(arguments: Mapping[str, Json]) -> dict[str, Json]:
     """The arguments of `delegate()`: it waits for the end, and its directory may be relative."""
     own = {"wait": "finished", **arguments}
     if own.get("cwd"):
@@ -103,7 +107,7 @@ def inside_of() -> str | None:
     return environ.get("FALLBACKD_ATTEMPT") or environ.get("FALLBACKD_DELEGATION") or None
 
 
-def patience_s(method: str, params: "Mapping[str, Json]", default_s: float | None) -> float | None:
+def patience_s(method: str, params: Mapping[str, Json], default_s: float | None) -> float | None:
     """
     How long an answer may take, in seconds; None: without an end.
 
@@ -137,7 +141,7 @@ def delay_s(number: int) -> float:
     return longest * (0.5 + jitter / 2)
 
 
-def encode_call(call_id: int, method: str, params: "Mapping[str, Json]") -> bytes:
+def encode_call(call_id: int, method: str, params: Mapping[str, Json]) -> bytes:
     """
     One line.
 
@@ -162,7 +166,7 @@ def encode_call(call_id: int, method: str, params: "Mapping[str, Json]") -> byte
     return line + b"\n"
 
 
-def read_message(line: bytes, path: str) -> "dict[str, Json]":
+def read_message(line: bytes, path: str) -> dict[str, Json]:
     """
     One line from the daemon.
 
@@ -178,7 +182,7 @@ def read_message(line: bytes, path: str) -> "dict[str, Json]":
     return message
 
 
-def read_answer(message: "dict[str, Json]") -> "Json":
+def read_answer(message: dict[str, Json]) -> Json:
     """
     The result of an answer.
 
@@ -196,7 +200,7 @@ def read_answer(message: "dict[str, Json]") -> "Json":
     return message["result"]
 
 
-def is_answer_to(message: "dict[str, Json]", call_id: int) -> bool:
+def is_answer_to(message: dict[str, Json], call_id: int) -> bool:
     """
     The answer to this call, or an error that the daemon could not match to any call.
 
@@ -206,3 +210,53 @@ def is_answer_to(message: "dict[str, Json]", call_id: int) -> bool:
         return False
     answered = message.get("id")
     return answered == call_id or (answered is None and "error" in message)
+
+
+class Patience:
+    """
+    Of one call: `limit_s` from a loss, with growing pauses between the tries.
+
+    A connection that held for longer than `limit_s` has ended the trouble: what is lost after
+    that is lost anew. So a call that waits for hours outlives any number of restarts, and a daemon
+    that dies each time at once is given up.
+    """
+
+    def __init__(self, limit_s: float, monotonic: Callable[[], float]) -> None:
+        self.give_up_at: float | None = None
+        """None: nothing was lost yet."""
+        self._limit_s = limit_s
+        self._monotonic = monotonic
+        self._connected_at: float | None = None
+        self._tries = 0
+
+    def connected(self) -> None:
+        self._connected_at = self._monotonic()
+
+    def lost(self) -> bool:
+        """Returns whether to try again."""
+        now = self._monotonic()
+        has_held = self._connected_at is not None and now - self._connected_at > self._limit_s
+        self._connected_at = None
+        if self.give_up_at is None or has_held:
+            self.give_up_at = now + self._limit_s
+            self._tries = 0
+        return now < self.give_up_at
+
+    def pause_s(self) -> float:
+        """Before the next try."""
+        self._tries += 1
+        return delay_s(self._tries)
+
+
+def what_is_left(method: str, params: Mapping[str, Json], elapsed_s: float) -> Mapping[str, Json]:
+    """The same call, `elapsed_s` later: it waits no longer in all than it was asked to."""
+    waits: tuple[str, ...]
+    match method:
+        case "delegation.wait":
+            waits = ("timeout_s",)
+        case "delegate":  # its `timeout_s` is about the work, and part of what makes it the same
+            waits = ("wait_s", "settle_s")
+        case _:
+            return params
+    given = {name: params[name] for name in waits if isinstance(params.get(name), int | float)}
+    return {**params, **{name: max(0.0, value - elapsed_s) for name, value in given.items()}}

@@ -16,9 +16,8 @@ from tests.support.daemon import HANG_S, Daemon, running
 
 from fallbackd_client.aio import AsyncClient
 from fallbackd_client.calls import encode_call
-from fallbackd_client.client import Client
+from fallbackd_client.client import Client, Subscription
 from fallbackd_client.errors import RpcError
-from fallbackd_client.subscription import Subscription
 
 WORDS = ["one", "two", "three", "four", "five", "six"]
 END = "."

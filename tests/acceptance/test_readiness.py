@@ -15,8 +15,8 @@ from tests.support.daemon import InProcess, in_process
 from tests.support.provider import Provider, provider
 
 from fallbackd.api.host import Trouble
+from fallbackd.app.lifecycle import troubles
 from fallbackd.app.private import Guard
-from fallbackd.app.troubles import troubles
 from fallbackd.core.protocol import HttpRequest, NoAnswer
 from fallbackd.ports.probe import Fetched
 from fallbackd_client.errors import RpcError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fallbackd.app.importing import import_text
+from fallbackd.app.configuration import import_text
 from fallbackd.config.load import VOICE_FILE, load
 
 

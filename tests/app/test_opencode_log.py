@@ -7,7 +7,7 @@ import pytest
 
 from fallbackd.app.opencode_log import DEFAULT, OpencodeLog, log_path
 from fallbackd.config.fallback_file import LOGS, Fallbacks, read_fallbacks
-from fallbackd.config.read_opencode import Opencode
+from fallbackd.config.tables import Opencode
 
 
 def test_what_is_about_sessions_is_copied_as_one_object_a_line(tmp_path: Path) -> None:

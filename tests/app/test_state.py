@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.stores.hardship import no_file_beyond
 
-from fallbackd.app.state import claim_state
+from fallbackd.app.places import claim_state
 from fallbackd.fronts.rpc.endpoint import EndpointTaken, EndpointUnusable
 
 

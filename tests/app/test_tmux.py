@@ -6,7 +6,7 @@ import anyio
 from tests.support.agents import program
 from tests.support.daemon import HANG_S
 
-from fallbackd.app.tmux import QUEUE, Windows, client_command
+from fallbackd.app.interactive import QUEUE, Windows, client_command
 from fallbackd.core.ids import DelegationId
 
 RECORDS = """for word in "$@"; do printf '%s\\n' "$word" >> {place}/words; done

@@ -6,9 +6,9 @@ import structlog
 from tests.support.daemon import in_process
 from tests.support.engine import FakeHost
 
+from fallbackd.app.lifecycle import NO_TMUX, troubles
 from fallbackd.app.places import Places
 from fallbackd.app.private import Guard, watched
-from fallbackd.app.troubles import NO_TMUX, troubles
 from fallbackd.fronts.rpc.server import RpcServer
 
 

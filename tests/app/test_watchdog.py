@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from fallbackd.app.watchdog import Watchdog
+from fallbackd.app.lifecycle import Watchdog
 from fallbackd.core.changes import PutStory
 from fallbackd.core.ids import DelegationId
 from fallbackd.lib.sdnotify import Notifier

@@ -366,7 +366,7 @@ def test_something_else_that_listens_there_is_a_bad_reply(path: Path, line: byte
 
 
 def test_a_line_without_an_end_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fallbackd_client.connection.MAX_ANSWER_BYTES", 1_000_000)
+    monkeypatch.setattr("fallbackd_client.client.MAX_ANSWER_BYTES", 1_000_000)
 
     def script(peer: Peer) -> None:
         peer.read()

@@ -1,6 +1,6 @@
 import pytest
 
-from fallbackd_client.patience import Patience, what_is_left
+from fallbackd_client.calls import Patience, what_is_left
 
 
 class Time:

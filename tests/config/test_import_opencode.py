@@ -7,8 +7,7 @@ from msgspec import structs
 
 from fallbackd.backends import KINDS
 from fallbackd.classify.classifier import classify
-from fallbackd.config.fallback_file import NEWER, OLDER, read_fallbacks
-from fallbackd.config.import_opencode import read_opencode_file
+from fallbackd.config.fallback_file import NEWER, OLDER, read_fallbacks, read_opencode_file
 from fallbackd.config.load import load
 from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence

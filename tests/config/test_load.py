@@ -396,7 +396,7 @@ def test_the_client_for_the_shared_server_is_the_one_of_the_extra() -> None:
 
     from tests.support.daemon import ROOT
 
-    from fallbackd.config.read_share import INSTALL, REDIS
+    from fallbackd.config.tables import INSTALL, REDIS
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert extras["optional-dependencies"]["share"] == [REDIS]

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fallbackd.config.agent_files import read_agent
 from fallbackd.config.fallback_file import read_fallbacks
-from fallbackd.config.project_files import MAY_DECIDE, FoundFiles, look, stamp_of
+from fallbackd.config.project_files import MAY_DECIDE, FoundFiles, look, read_agent, stamp_of
 from fallbackd.config.voice import read_voice
 from fallbackd.core.ids import BackendId
 

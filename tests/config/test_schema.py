@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from fallbackd.config.examples import EXAMPLES
 from fallbackd.config.load import load
-from fallbackd.config.schema import json_schema
+from fallbackd.config.schema import EXAMPLES, json_schema
 
 SCHEMA = json_schema()
 TABLES: dict[str, dict[str, Any]] = SCHEMA["$defs"]
@@ -115,5 +114,5 @@ def test_every_key_is_described_and_has_an_example(table: str) -> None:
         for key, one in properties.items()
         if key not in shown and one.get("default") in (None, [], {}) and "$ref" not in str(one)
     }
-    assert not without, "add a line to config/examples.py"
+    assert not without, "add a line to EXAMPLES in config/schema.py"
     assert shown <= set(properties), "examples of keys that are gone"

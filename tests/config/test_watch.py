@@ -10,8 +10,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 
-from fallbackd.config.files import load_file, read_content
-from fallbackd.config.watch import watch
+from fallbackd.config.files import load_file, read_content, watch
 
 ONLY_A_HANG_S = 60
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio.to_thread
 from tests.e2e.scenes import HANG_S, Scene
 
-from fallbackd_client.mcp.install.clients import CLIENTS as AGENTS
+from fallbackd_client.mcp.install import CLIENTS as AGENTS
 
 CLIENTS = ("claude", "codex", "opencode", "gemini")
 HELPER = {"claude": "codex", "codex": "opencode", "opencode": "codex", "gemini": "codex"}

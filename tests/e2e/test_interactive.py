@@ -18,7 +18,7 @@ from tests.e2e.test_resumption import said
 from tests.e2e.tmux import tmux_server
 from tests.support.provider_frames import TEXT
 
-from fallbackd_client.interactive.sessions import has_met_limit, newest
+from fallbackd_client.interactive.carrying import has_met_limit, newest
 from fallbackd_conversations import files
 from fallbackd_conversations.agents import AGENTS
 from fallbackd_conversations.turns import Attachment, Utterance

@@ -19,7 +19,7 @@ from tests.support.provider import Provider, provider
 from tests.support.running_engine import engine_in, tried, work
 
 from fallbackd.api.host import ImportedText
-from fallbackd.app.importing import import_text
+from fallbackd.app.configuration import import_text
 from fallbackd.config.files import load_file
 from fallbackd.config.load import Loaded
 from fallbackd.core.events import ResolveRequested

@@ -142,7 +142,7 @@ def _failed(error: ClientError, *, wants_json: bool) -> int:
         case RpcError():
             code = exits.of_error(error.code)
             if error.code == REFUSED and isinstance(error.data, dict):
-                from fallbackd_client.cli.refusals import exit_code
+                from fallbackd_client.cli.views import exit_code
 
                 code = exit_code(error.data)
             shown = {"code": error.code, "kind": error.kind, "data": error.data}

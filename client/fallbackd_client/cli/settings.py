@@ -6,8 +6,7 @@ import argparse
 import sys
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import UsageError, emit_json, note
-from fallbackd_client.cli.render import safe
+from fallbackd_client.cli.output import UsageError, emit_json, note, safe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

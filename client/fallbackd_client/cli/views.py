@@ -8,17 +8,195 @@ from __future__ import annotations
 
 import time
 
-from fallbackd_client.cli.output import style_of
-from fallbackd_client.cli.refusals import advice, is_only_missing
-from fallbackd_client.cli.render import Style, clean, duration, one_line, when
-from fallbackd_client.cli.tables import NARROW, table
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.output import (
+    NARROW,
+    Style,
+    clean,
+    clock,
+    duration,
+    one_line,
+    style_of,
+    table,
+    when,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import TextIO
 
     from fallbackd_client.calls import Json
+
+
+_WHY = {
+    "rate_limit": "is rate-limited",
+    "usage_limit": "hit its usage limit",
+    "billing": "needs credit or a payment method",
+    "auth": "rejected its login",
+    "overloaded": "is overloaded",
+    "server_error": "reported a server error",
+    "network": "cannot be reached",
+    "local_network": "cannot be reached without a network",
+    "timeout": "timed out",
+    "stalled": "stopped responding",
+    "crash": "crashed",
+    "empty_result": "gave no answer",
+    "model_not_found": "does not offer the model",
+    "content_policy": "refused the prompt",
+    "provider_policy": "is not allowed by the settings of its account",
+    "format_error": "did not accept the request",
+    "not_installed": "is not installed",
+    "not_configured": "is not set up",
+    "permission": "lacks a permission",
+    "tls": "has a certificate that is not accepted",
+    "local_budget": "has used up its budget",
+    "context_overflow": "has too small a context for the prompt",
+    "payload_too_large": "does not take a prompt of this size",
+    "session": "did not take the conversation",
+    "approval_required": "needs an approval",
+    "manual": "was taken out of rotation",
+}
+"""By reason; of any other one only the name is said."""
+
+
+def hop_sentence(hop: dict[str, Json], delegation: dict[str, Json]) -> str:
+    """
+    `codex hit its usage limit (resets 23:09); continuing with opencode.`
+
+    Args:
+        hop: One of `hops`, cleaned.
+        delegation: Where its attempts state when a limit ends.
+    """
+    source, target = _name(hop, "from"), _name(hop, "to")
+    reason = one_line(hop.get("reason") or "unknown")
+    what = said(reason)
+    details = [hop.get("evidence"), *(one.get("detail") for one in _failures(hop, delegation))]
+    if reason == "not_configured" and "version" in details:
+        what = "is of a version that is not supported"
+    at = _reset_at(hop, delegation)
+    now = time.time()
+    when = "" if at is None or at <= now else f" (resets {_minutes(clock(at, now))})"
+    return f"{source} {what}{when}; continuing with {target}."
+
+
+def said(reason: str) -> str:
+    """The reason of an outage behind the name of its backend: `rejected its login`."""
+    return _WHY.get(reason, f"failed ({reason})")
+
+
+def cause(reason: object) -> str:
+    """
+    `codex hit its usage limit`
+
+    Args:
+        reason: The `fallback_reason` of a delegation, a sentence that is too long for a column.
+    """
+    word, _, rest = one_line(reason).partition(": ")
+    return f"{rest.partition(' ')[0]} {_WHY[word]}" if word in _WHY else one_line(reason)
+
+
+def _name(hop: dict[str, Json], end: str) -> str:
+    name = one_line(hop.get(end) or "?")
+    # A model is said where it is what changes.
+    if hop.get("from") == hop.get("to") and hop.get(f"{end}_model"):
+        name += f" [{one_line(hop[f'{end}_model'])}]"
+    return name
+
+
+def _failures(hop: dict[str, Json], delegation: dict[str, Json]) -> list[dict[str, Json]]:
+    """Failures of the attempts at the backend that was left."""
+    attempts = delegation.get("attempts") or []
+    found = [one.get("failure") for one in attempts if one.get("backend") == hop.get("from")]
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _reset_at(hop: dict[str, Json], delegation: dict[str, Json]) -> float | None:
+    stated = [one.get("stated_reset_at") for one in _failures(hop, delegation)]
+    return next((float(at) for at in stated if isinstance(at, int | float)), None)
+
+
+def _minutes(shown: str) -> str:
+    return shown.rpartition(":")[0]
+
+
+_STATUS = {
+    "not_permitted": exits.NOT_PERMITTED,
+    "configuration": exits.CONFIG,
+    "failed": exits.FAILED,
+}
+"""By kind of what helps. Where nothing of that is named, waiting helps."""
+
+
+def exit_code(data: dict[str, Json]) -> int:
+    """
+    75 where waiting helps with one candidate at least, else 77, 78 or 1.
+
+    Args:
+        data: A refused delegation, or the data of a refused `resolve`.
+    """
+    found = [_STATUS.get(str(fix.get("kind"))) for _, fix in _fixes(data)]
+    if not found or None in found:
+        return exits.TRY_LATER
+    return next(c for c in _STATUS.values() if c in found)
+
+
+def advice(data: dict[str, Json], *, now: float) -> list[str]:
+    """Lines: when to try again, and what would help each candidate that waiting does not help."""
+    shown = clean(data)
+    lines = []
+    if shown.get("retry_at") is not None and exit_code(data) == exits.TRY_LATER:
+        lines.append(f"available again at {when(shown['retry_at'], now)}")
+    lost = lost_programs(shown)
+    if lost:
+        lines.append(not_found(lost))
+    if is_only_missing(shown):
+        return lines  # the refusal itself has named them, and how to install one
+    for backend, fix in _fixes(shown):
+        if fix.get("kind") in _STATUS and backend not in lost:
+            lines.append(f"{one_line(backend)}: {one_line(fix.get('text'))}")
+    return list(dict.fromkeys(lines))
+
+
+def lost_programs(data: dict[str, Json]) -> dict[str, str]:
+    """Candidates that the daemon does not find and this shell does, each with its place."""
+    missing = {
+        str(one.get("backend")): str(one.get("detail") or "").partition(" ")[0]
+        for one in data.get("candidates") or []
+        if isinstance(one, dict) and one.get("verdict") == "not_installed"
+    }
+    if not missing:
+        return {}
+    from shutil import which  # slow to load, and needed only here
+
+    found = {backend: which(program) for backend, program in missing.items() if program}
+    return {backend: place for backend, place in found.items() if place is not None}
+
+
+def not_found(lost: dict[str, str]) -> str:
+    """
+    Args:
+        lost: Of `lost_programs`.
+    """
+    shown = ", ".join(f"{one_line(name)} ({one_line(place)})" for name, place in lost.items())
+    return (
+        f"installed, but not on the daemon's PATH: {shown};"
+        " fix this with: fallbackd-client doctor --fix"
+    )
+
+
+def is_only_missing(data: dict[str, Json]) -> bool:
+    """No candidate is installed: a table of them would say the same in each line."""
+    found = [one for one in data.get("candidates") or [] if isinstance(one, dict)]
+    return bool(found) and all(one.get("verdict") == "not_installed" for one in found)
+
+
+def _fixes(data: dict[str, Json]) -> Iterable[tuple[str, dict[str, Json]]]:
+    """Each candidate, with what the daemon says would help it."""
+    for candidate in data.get("candidates") or []:
+        if isinstance(candidate, dict):
+            fix = candidate.get("fix")
+            yield str(candidate.get("backend")), fix if isinstance(fix, dict) else {}
 
 
 def now() -> float:

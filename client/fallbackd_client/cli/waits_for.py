@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from fallbackd_client.cli.ids import shortened
-from fallbackd_client.cli.render import Style, duration
-from fallbackd_client.cli.tables import table
+from fallbackd_client.cli.output import Style, duration, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

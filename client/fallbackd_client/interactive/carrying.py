@@ -8,15 +8,21 @@ The session that was made belongs to the person from then on, like any other of 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
+import shutil
 import subprocess
 import uuid
 from pathlib import Path
 
-from fallbackd_conversations import files
-from fallbackd_conversations.agents import AGENTS, is_same
+from fallbackd_client.errors import ClientError
+from fallbackd_conversations import claude, files
+from fallbackd_conversations.agents import AGENTS, FoundSession, is_same
+from fallbackd_conversations.files import read_ends
 from fallbackd_conversations.opencode_versions import unsupported
 from fallbackd_conversations.redact import redact
+from fallbackd_conversations.turns import is_plain_id
 from fallbackd_conversations.words import (
     DEFAULT_CONTEXT_TOKENS,
     bounded,
@@ -27,11 +33,338 @@ from fallbackd_conversations.words import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from fallbackd_client.interactive.targets import Target
+    from fallbackd_client.calls import Json
+    from fallbackd_client.client import Client
     from fallbackd_conversations.agents import FoundSession, Rendered
+    from fallbackd_conversations.claude import ResumingWord
     from fallbackd_conversations.turns import Utterance
+
+_ATTEMPTS_OF = 200
+"""Delegations."""
+_ASK_ATTEMPTS_S = 5.0
+_PROCESSES = "/proc"
+_END_BYTES = 64 * 1024
+_LIMITS = {
+    "claude": re.compile(r'"error"\s*:\s*"rate_limit"'),
+    "codex": re.compile(r'"codex_error_info"\s*:\s*"(?:usage_limit_exceeded|rate_limit_exceeded)"'),
+}
+"""In the last lines of a session whose last turn has met a limit."""
+_TURN_ENDS = {
+    "claude": re.compile(r'"type"\s*:\s*"(?:assistant|user)"'),
+    "codex": re.compile(r'"type"\s*:\s*"(?:task_complete|task_started|turn_aborted)"'),
+}
+
+
+def places(environ: Mapping[str, str], home: str) -> dict[str, Path]:
+    return {name: agent.place(environ, home) for name, agent in AGENTS.items()}
+
+
+def newest(
+    agents: Iterable[str],
+    environ: Mapping[str, str],
+    *,
+    home: str,
+    limit: int,
+    without: frozenset[str] = frozenset(),
+) -> list[FoundSession]:
+    """
+    Those of a person, newest first; at most so many of each agent.
+
+    Args:
+        without: Ids of sessions that belong to attempts.
+    """
+    where = places(environ, home)
+    found: list[FoundSession] = []
+    for name in agents:
+        of_people = AGENTS[name].newest(where[name], limit + len(without))
+        found += [one for one in of_people if one.id not in without][:limit]
+    return sorted(found, key=lambda one: -one.changed_at)
+
+
+def unread(agents: Iterable[str], environ: Mapping[str, str], *, home: str) -> list[str]:
+    """Reasons why sessions of agents are not read, one sentence for each."""
+    where = places(environ, home)
+    return [why for one in agents if (why := AGENTS[one].why_unread(where[one]))]
+
+
+def by_id(agent: str, id: str, environ: Mapping[str, str], *, home: str) -> FoundSession | None:
+    """Any stored session, also one that a program has held."""
+    place = places(environ, home)[agent]
+    path = AGENTS[agent].file(place, id) if is_plain_id(id) else None
+    stored = None if path is None else AGENTS[agent].read(place, id)
+    if path is None or stored is None:
+        return None
+    return FoundSession(
+        agent=agent,
+        id=id,
+        path=path,
+        changed_at=0.0,
+        cwd=stored.cwd,
+        first_words=stored.first_words,
+    )
+
+
+def of_attempts(client: Client) -> frozenset[str]:
+    """The conversations of attempts: gemini does not store how a session was begun."""
+    try:
+        found = client.call("delegation.list", {"limit": _ATTEMPTS_OF}, timeout_s=_ASK_ATTEMPTS_S)
+        ids = (try_.get("conversation") for one in found["delegations"] for try_ in one["attempts"])
+        return frozenset(id for id in ids if isinstance(id, str))
+    except (ClientError, KeyError, TypeError):
+        return frozenset()
+
+
+def last_limited(found: Sequence[FoundSession], cwd: str) -> FoundSession | None:
+    """The newest one whose last turn has met a limit; one of this directory goes first."""
+    limited = [one for one in found if has_met_limit(one)]
+    return next((one for one in limited if is_here(one, cwd)), next(iter(limited), None))
+
+
+def has_met_limit(one: FoundSession) -> bool:
+    ends, limit = _TURN_ENDS.get(one.agent), _LIMITS.get(one.agent)
+    if ends is None or limit is None:
+        return False
+    last = next((line for line in _last_lines(one.path) if ends.search(line)), "")
+    return _is_object(last) and limit.search(last) is not None
+
+
+def resuming(one: FoundSession) -> ResumingWord:
+    """Whether its agent, where a person has it open, continues the last turn by itself."""
+    found = resuming_in(one.path) if one.agent == "claude" else "no"
+    return found if found == "no" or is_open(one) else "no"
+
+
+def resuming_in(path: Path) -> ResumingWord:
+    """The same of a file of claude, whether it is open or not."""
+    return claude.resuming(read_ends(path, tail_bytes=_END_BYTES)[-_END_BYTES:])
+
+
+def is_open(one: FoundSession) -> bool:
+    """Whether its agent runs in its directory; where processes cannot be seen, it does."""
+    if not os.path.isdir(_PROCESSES):
+        return True
+    return any(
+        _is_running(f"{_PROCESSES}/{pid}", one) for pid in os.listdir(_PROCESSES) if pid.isdecimal()
+    )
+
+
+def _is_running(process: str, one: FoundSession) -> bool:
+    try:
+        with open(f"{process}/cmdline", "rb") as file:
+            words = file.read(4096).split(b"\0")[:2]
+        names = {os.path.basename(os.fsdecode(word)).partition(".")[0] for word in words}
+        place = os.path.realpath(f"{process}/cwd")
+    except OSError:
+        return False
+    # The directory of a session may change within it; its folder is named after the first one.
+    is_there = place == os.path.realpath(one.cwd) or claude.slug(place) == one.path.parent.name
+    return one.agent in names and is_there
+
+
+def is_here(one: FoundSession, cwd: str) -> bool:
+    return bool(one.cwd) and os.path.realpath(one.cwd) == os.path.realpath(cwd)
+
+
+def _last_lines(path: Path) -> Iterator[str]:
+    """From the end. What stands within the words of a message has its quotes escaped there."""
+    data = read_ends(path, tail_bytes=_END_BYTES)[-_END_BYTES:]
+    return reversed(data.decode("utf-8", "replace").splitlines())
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+ORDER = ("claude", "codex", "opencode", "gemini")
+"""Without a daemon, which knows chains and what is limited."""
+MAX_TURNS = 40
+"""Earlier prompts that are carried over, where `[handoff]` says nothing else."""
+_ASK_S = 5.0
+_HOMES = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_DATA_HOME")
+_USABLE = ("chosen", "healthy", "unproven", "cooldown", "same_as_failed")
+
+
+class Target:
+    """
+    Args:
+        backend: Its id in the configuration, or the name of the agent.
+        environ: Of its account, beside that of the person.
+        model: As configured; empty: the agent's own default.
+        context_tokens: What it holds; None: that is not known.
+        max_turns: Most earlier prompts that it is given.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        agent: str,
+        environ: Mapping[str, str],
+        model: str = "",
+        *,
+        context_tokens: int | None = None,
+        max_turns: int = MAX_TURNS,
+    ) -> None:
+        self.backend = backend
+        self.agent = agent
+        self.environ = environ
+        self.model = model
+        self.context_tokens = context_tokens
+        self.max_turns = max_turns
+
+
+class NoTarget(Exception):
+    """Why no agent can continue, and what to do."""
+
+
+def choose(
+    client: Client, source: str, wanted: str | None, environ: Mapping[str, str], *, home: str
+) -> list[Target]:
+    """
+    Those that can continue, the best first.
+
+    Args:
+        source: The agent whose conversation it is.
+        wanted: A backend or a chain; None: the chain of the source.
+        environ: Of the person.
+
+    Raises:
+        NoTarget: None is there.
+    """
+    path = environ.get("PATH")
+    try:
+        found_config = client.call("config.get", {}, timeout_s=_ASK_S)
+        config, file = found_config["config"], found_config.get("path")
+        backends = config["backends"]
+    except (ClientError, KeyError, TypeError):
+        return _without_daemon(source, wanted, path, _written(_config_path(environ, home)))
+    is_backend = wanted in {*backends, *AGENTS}
+    names = [str(wanted)] if is_backend else _candidates(client, source, wanted)
+    homes, max_turns = _homes(_written(file)), _max_turns(config)
+    targets = [_target(name, backends, homes, max_turns=max_turns) for name in names]
+    able = [one for one in targets if one is not None and shutil.which(one.agent, path=path)]
+    found = [
+        one for one in able if one.backend == wanted or _is_another(one, source, environ, home)
+    ]
+    if not found:
+        raise _none(", ".join(names) or wanted)
+    return found
+
+
+def _none(names: str | None) -> NoTarget:
+    return NoTarget(
+        f"none of {names or 'the chain'} can continue the conversation now;"
+        f" name an agent that is installed with --to: {', '.join(AGENTS)}"
+    )
+
+
+def _is_another(target: Target, source: str, environ: Mapping[str, str], home: str) -> bool:
+    """Another agent, or another account of the same one."""
+    place = AGENTS[target.agent].place({**environ, **target.environ}, home)
+    return place != AGENTS[source].place(environ, home)
+
+
+def _candidates(client: Client, source: str, chain: str | None) -> list[str]:
+    params: dict[str, Json] = {"backend": source} if chain is None else {"chain": chain}
+    try:
+        found = client.call("resolve", params, timeout_s=_ASK_S)
+    except ClientError as error:
+        data = getattr(error, "data", None)
+        found = data if isinstance(data, dict) else {}
+        if chain is not None and not found.get("candidates"):
+            raise NoTarget(f"--to {chain}: {error}") from error
+    verdicts = found.get("candidates") or []
+    return [one["backend"] for one in verdicts if one.get("verdict") in _USABLE]
+
+
+def _config_path(environ: Mapping[str, str], home: str) -> str:
+    base = environ.get("XDG_CONFIG_HOME", "")
+    base = base if os.path.isabs(base) else os.path.join(home, ".config")
+    return environ.get("FALLBACKD_CONFIG") or os.path.join(base, "fallbackd", "config.toml")
+
+
+def _written(file: str | None) -> dict[str, Json]:
+    """The configuration as it was written; empty: there is none that can be read."""
+    from fallbackd_client.settings.editing import read
+    from fallbackd_client.settings.jsonc import Unreadable
+    from fallbackd_client.settings.toml_block import parse
+
+    try:
+        found: dict[str, Json] = parse(read(file) or "") if file else {}
+    except Unreadable:
+        return {}
+    return found
+
+
+def _max_turns(config: Mapping[str, Json]) -> int:
+    handoff = config.get("handoff")
+    return _count(handoff.get("max_turns") if isinstance(handoff, dict) else None) or MAX_TURNS
+
+
+def _count(value: Json) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _homes(config: Mapping[str, Json]) -> dict[str, dict[str, str]]:
+    """Where accounts have their directories: the daemon does not say what is in `env`."""
+    tables = config.get("backends")
+    found = {}
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        env = table.get("env") if isinstance(table, dict) else None
+        if isinstance(env, dict):
+            found[name] = {
+                key: os.path.expanduser(value)
+                for key, value in env.items()
+                if key in _HOMES and isinstance(value, str)
+            }
+    return found
+
+
+def _target(
+    name: str,
+    backends: Mapping[str, Json],
+    homes: Mapping[str, dict[str, str]],
+    *,
+    max_turns: int,
+) -> Target | None:
+    known = backends.get(name) or {}
+    agent = known.get("kind") or name
+    if agent not in AGENTS:
+        return None
+    return Target(
+        name,
+        agent,
+        homes.get(name, {}),
+        str(known.get("model") or ""),
+        context_tokens=_count(known.get("context_tokens")),
+        max_turns=max_turns,
+    )
+
+
+def _without_daemon(
+    source: str, wanted: str | None, path: str | None, config: Mapping[str, Json]
+) -> list[Target]:
+    if wanted is not None and wanted not in AGENTS:
+        raise NoTarget(
+            f"--to {wanted}: without the daemon only the agents themselves are known:"
+            f" {', '.join(AGENTS)}"
+        )
+    names = [wanted] if wanted is not None else [one for one in ORDER if one != source]
+    max_turns = _max_turns(config)
+    found = [
+        Target(name, name, {}, max_turns=max_turns)
+        for name in names
+        if shutil.which(name, path=path)
+    ]
+    if found:
+        return found
+    raise NoTarget(f"none of {', '.join(names)} is installed; install one to continue with it")
+
 
 MAX_PROMPT_CHARS = 30_000
 """A longer one stays in the history, as one with files: a command line takes none."""

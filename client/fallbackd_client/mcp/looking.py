@@ -6,9 +6,9 @@ from fallbackd_client.cli.commands.explain import short_view
 from fallbackd_client.cli.commands.health import health_view
 from fallbackd_client.cli.commands.status import status_view
 from fallbackd_client.cli.commands.suggest import suggest_view
-from fallbackd_client.cli.render import Style, clean
-from fallbackd_client.mcp import place
-from fallbackd_client.mcp.outcomes import worded
+from fallbackd_client.cli.output import Style, clean
+from fallbackd_client.mcp import delegating
+from fallbackd_client.mcp.delegating import worded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def suggest(call: Call) -> dict[str, Json]:
     if "size" in given:
         given["project_size"] = given.pop("size")
     with call.connect() as client:
-        found = clean(client.call("suggest", {**given, "project_root": place.directory(call)}))
+        found = clean(client.call("suggest", {**given, "project_root": delegating.directory(call)}))
     return worded(suggest_view(found, _PLAIN), found)
 
 

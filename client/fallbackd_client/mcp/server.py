@@ -15,8 +15,16 @@ from fallbackd_client.client import Client
 from fallbackd_client.errors import ClientError, NoDaemon
 from fallbackd_client.mcp import protocol, tools
 from fallbackd_client.mcp.call import Abandoned, Call, NeedsInput, ToolFailed
-from fallbackd_client.mcp.pipe import MAX_LINE_BYTES, LineReader, LineWriter, TooLong
-from fallbackd_client.mcp.protocol import Answer, Malformed, Peer, Request
+from fallbackd_client.mcp.protocol import (
+    MAX_LINE_BYTES,
+    Answer,
+    LineReader,
+    LineWriter,
+    Malformed,
+    Peer,
+    Request,
+    TooLong,
+)
 from fallbackd_client.wire.codes import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from fallbackd_client.wire.codes import METHOD_NOT_FOUND as NO_METHOD
 

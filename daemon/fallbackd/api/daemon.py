@@ -14,7 +14,7 @@ from fallbackd.api.host import Caller
 from fallbackd.api.share import sharing
 from fallbackd.api.usage import MAX_DELEGATIONS
 from fallbackd.backends.toolchains import TOOLCHAINS
-from fallbackd.config.programs import known_programs
+from fallbackd.config.profiles import known_programs
 from fallbackd.core.records import Delegation
 from fallbackd.engine.credentials import kept_back
 from fallbackd.engine.requests import Draining

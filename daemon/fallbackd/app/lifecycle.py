@@ -10,7 +10,8 @@ The life of the process: locks, records, engine, socket, ready; then a drain, th
 import os
 import signal
 import socket as sockets
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,43 +25,224 @@ from msgspec import structs
 from fallbackd import __version__
 from fallbackd.api.health_view import usable_names
 from fallbackd.api.host import Checked, ConfigState, ImportedText, Trouble
-from fallbackd.app import chores, private
-from fallbackd.app.configuration import Configuration
-from fallbackd.app.importing import import_text
+from fallbackd.api.opencode_servers import OpencodeServers
+from fallbackd.app import private, wiring
+from fallbackd.app.configuration import Configuration, import_text
 from fallbackd.app.opencode_log import OpencodeLog
 from fallbackd.app.places import Places
+from fallbackd.app.private import Guard
 from fallbackd.app.projects import watched_servers
 from fallbackd.app.sharing import SharingService
-from fallbackd.app.troubles import troubles
 from fallbackd.app.voice import VoiceExport, VoiceImport
-from fallbackd.app.watchdog import Watchdog
 from fallbackd.app.wiring import Built, build, clock_facts, open_records
-from fallbackd.config.watch import watch
+from fallbackd.config.files import watch
 from fallbackd.core.authority import Authority
+from fallbackd.core.ids import DelegationId
 from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings
-from fallbackd.engine.ticker import run_ticker
+from fallbackd.engine.ticker import TICK_S, run_ticker
 from fallbackd.fronts.notify.front import NotifyFront
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.fronts.rpc.discover import HANDLERS
-from fallbackd.fronts.rpc.endpoint import SocketEndpoint
+from fallbackd.fronts.rpc.endpoint import EndpointTaken, EndpointUnusable, SocketEndpoint
 from fallbackd.fronts.rpc.server import RpcServer
 from fallbackd.lib import heap
 from fallbackd.lib.clock import SystemClock
+from fallbackd.lib.descriptors import shortage
 from fallbackd.lib.sdnotify import Notifier, watchdog_interval_s
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.store import Store
-from fallbackd.transports.http.clients import Clients
+from fallbackd.transports.http.clients import Clients, socks_trouble
 from fallbackd.transports.systemd_jobs import is_restart
 
 if TYPE_CHECKING:
     import httpx2
 
+SOCKET_LOOK_S = 2.0
+PLACES_LOOK_S = 2.0
+MANY_CONNECTIONS = 50
+"""When so many have gone, their memory is given back."""
+ALIVE_EVERY_S = 600.0
+
+log = structlog.get_logger("daemon")
+
+
+async def say_alive(store: Store, clock: SystemClock) -> None:
+    while True:
+        await wiring.say_alive(store, clock)
+        await anyio.sleep(ALIVE_EVERY_S)
+
+
+async def keep_socket(endpoint: SocketEndpoint, server: RpcServer) -> None:
+    """Cleaners of temporary directories delete sockets; new callers need one."""
+    told = ""
+    while True:
+        await anyio.sleep(SOCKET_LOOK_S)
+        if endpoint.is_in_place():
+            continue
+        try:
+            endpoint.restore()
+        except (EndpointTaken, EndpointUnusable) as error:
+            if str(error) != told:
+                told = str(error)
+                log.error("socket.lost", socket=endpoint.path, error=told)
+            continue
+        told = ""
+        server.replace(endpoint.listener)
+        log.warning("socket.restored", socket=endpoint.path)
+
+
+async def keep_private(guard: private.Guard, engine: Engine, server: RpcServer) -> None:
+    crowd = heap.Crowd(MANY_CONNECTIONS)
+    while True:
+        engine.hold_work(private.EXPOSED, guard.look())
+        await anyio.sleep(PLACES_LOOK_S)
+        if crowd.has_left(server.connections):
+            heap.trim()
+
+
+LOOK_BELOW = 100
+"""To count the descriptors of more connections takes longer than the rest of a `status`."""
+NO_TMUX = Trouble(
+    kind="tmux",
+    message="tmux = true is configured, and tmux is not on the PATH of the daemon",
+    fix="sudo apt-get install tmux",
+)
+
+
+def troubles(
+    guard: Guard,
+    server: RpcServer | None,
+    engine: Engine | None,
+    opencode: OpencodeServers | None = None,
+) -> tuple[Trouble, ...]:
+    found = list(guard.troubles)
+    few = None if server is None else server.postponed
+    if few is None and (server is None or server.connections < LOOK_BELOW):
+        few = shortage()
+    if few is not None:
+        found.append(_short_of(few))
+    wants_tmux = engine is not None and engine.settings.policy.defaults.tmux
+    if wants_tmux and engine is not None and engine.world.find_program("tmux") is None:
+        found.append(NO_TMUX)
+    if (socks := socks_trouble()) is not None:
+        found.append(Trouble(kind="proxy", message=socks))
+    found += _of_sharing(engine)
+    found += [] if engine is None else _of_versions(engine)
+    found += [] if opencode is None else _of_servers(opencode)
+    return tuple(found)
+
+
+def _of_versions(engine: Engine) -> list[Trouble]:
+    """Programs that were asked for their version, or whose package says it."""
+    world, settings = engine.world, engine.settings
+    found: dict[str, None] = {}
+    for backend in settings.policy.backends.values():
+        kind = world.kinds.get(backend.kind)
+        options = settings.options_of(backend.id)
+        program = None if kind is None else kind.program(options)
+        path = None if program is None else world.find_program(program)
+        version = None if path is None else world.probe.known_version(path)
+        if kind is not None and version is not None and (why := kind.unsupported(version, options)):
+            found[f"{why}; {path} gets no work, and its sessions are not protected"] = None
+    return [Trouble(kind="version", message=one) for one in found]
+
+
+def _of_servers(opencode: OpencodeServers) -> list[Trouble]:
+    return [
+        Trouble(
+            kind="opencode",
+            message=f"the opencode at {one.url} is not protected: {one.problem}",
+        )
+        for one in opencode.states()
+        if one.is_refused
+    ]
+
+
+def _of_sharing(engine: Engine | None) -> list[Trouble]:
+    """Work continues without the other machines, but the user should know."""
+    if engine is None or engine.peers is None:
+        return []
+    shown = engine.peers.shown()
+    words = []
+    if shown.state not in ("connecting", "connected"):
+        words.append(f"health is not shared with other machines ({shown.state}): {shown.problem}")
+    if shown.warning is not None:
+        words.append(shown.warning)
+    words += [f"a shared record is ignored: {one}" for one in shown.ignored[:3]]
+    found = [Trouble(kind="share", message=one, fix="fallbackd-client share test") for one in words]
+    return found + [Trouble(kind="provider", message=one) for one in shown.advice]
+
+
+def _short_of(few: str) -> Trouble:
+    return Trouble(
+        kind="shortage",
+        message=f"{few}: new callers wait until they are accepted",
+        fix="systemctl --user edit fallbackd.service  # [Service] LimitNOFILE=65536",
+        stops_work=True,
+    )
+
+
+OVERDUE_TICKS = 2.5
+"""One tick may be late, behind a slow disk or a machine under load; the second may not."""
+NO_DELEGATION = DelegationId("-")
+"""Matches no delegation: only the way to the disk and back is tested."""
+
+watchdog_log = structlog.get_logger("watchdog")
+
+
+class Watchdog:
+    """
+    Args:
+        every_s: Between two pings; None: systemd does not watch this process.
+        tick_s: How long a tick is expected to take to come again.
+    """
+
+    def __init__(
+        self, notifier: Notifier, store: Store, *, every_s: float | None, tick_s: float = TICK_S
+    ) -> None:
+        self._notifier = notifier
+        self._store = store
+        self._every_s = every_s
+        self._overdue_s = OVERDUE_TICKS * tick_s
+        self._ticked_at = anyio.current_time()
+        self._is_late = False
+
+    def ticked(self) -> None:
+        """A tick has been done."""
+        self._ticked_at = anyio.current_time()
+
+    async def run(self, *, sleep: Callable[[float], Awaitable[None]] = anyio.sleep) -> None:
+        """Ping until cancelled; return at once where systemd does not watch this process."""
+        while self._every_s is not None:
+            await self.look()
+            await sleep(self._every_s)
+
+    async def look(self) -> bool:
+        """
+        Ping if all is well. False where it was not.
+
+        Waits for the writer as long as it takes: no answer from it, no ping.
+        """
+        try:
+            # Through the lock and the thread that every commit goes through.
+            await self._store.story(NO_DELEGATION)
+        except (OSError, sqlite3.Error):
+            pass  # A disk that fails is reported by the store. The writer has answered.
+        overdue_s = anyio.current_time() - self._ticked_at
+        is_late = overdue_s > self._overdue_s
+        if is_late and not self._is_late:
+            watchdog_log.error("watchdog.withheld", since_last_tick_s=round(overdue_s, 1))
+        self._is_late = is_late
+        if not is_late:
+            self._notifier.watchdog()
+        return not is_late
+
+
 DRAIN_S = 60.0
 """How long running work may take to end by itself. What is left is stopped, which takes seconds."""
 SETTLE_S = 2.0
 """How long callers get to take the answers of work that has just ended."""
-log = structlog.get_logger("daemon")
 
 
 class Daemon:
@@ -263,9 +445,9 @@ class Daemon:
                 tasks.start_soon(self._watch_config, configuration)
                 watchdog = Watchdog(self._notifier, store, every_s=self._watchdog_interval_s())
                 tasks.start_soon(self._tick, engine, watchdog)
-                tasks.start_soon(chores.say_alive, store, clock)
-                tasks.start_soon(chores.keep_socket, self._endpoint, server)
-                tasks.start_soon(chores.keep_private, self._guard, engine, server)
+                tasks.start_soon(say_alive, store, clock)
+                tasks.start_soon(keep_socket, self._endpoint, server)
+                tasks.start_soon(keep_private, self._guard, engine, server)
                 tasks.start_soon(watchdog.run)
                 export.soon()
                 self._notifier.ready(self._status())

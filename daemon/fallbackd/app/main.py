@@ -73,7 +73,7 @@ def _list_programs() -> int:
     """Print what is known of the programs of agents, for `doctor` where no daemon runs."""
     import json
 
-    from fallbackd.config.programs import known_programs
+    from fallbackd.config.profiles import known_programs
 
     print(json.dumps(known_programs()))
     return 0

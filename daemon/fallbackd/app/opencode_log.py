@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from fallbackd.config.fallback_file import LOGS, Fallbacks
-from fallbackd.config.read_opencode import Opencode
+from fallbackd.config.tables import Opencode
 from fallbackd.lib.privatefile import RotatingFile
 
 DEFAULT = f"{LOGS}/model-fallback.log"

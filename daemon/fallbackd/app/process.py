@@ -12,8 +12,7 @@ import structlog
 from fallbackd.app import private
 from fallbackd.app.lifecycle import Daemon
 from fallbackd.app.opencode_log import OpencodeLog
-from fallbackd.app.places import Places
-from fallbackd.app.state import claim_state
+from fallbackd.app.places import Places, claim_state
 from fallbackd.fronts.rpc.endpoint import EndpointTaken, EndpointUnusable, SocketEndpoint
 from fallbackd.lib import heap
 from fallbackd.lib.secretvalues import SecretValues

@@ -15,7 +15,7 @@ from anyio.abc import TaskStatus
 
 from fallbackd import __version__
 from fallbackd.config.load import Loaded
-from fallbackd.config.read_share import INSTALL, ShareConfig, is_exposed, plain_words, trouble_of
+from fallbackd.config.tables import INSTALL, ShareConfig, is_exposed, plain_words, trouble_of
 from fallbackd.core.health.scopes import credential_scope, owner_of
 from fallbackd.core.ids import ScopeId
 from fallbackd.engine.api import Engine

@@ -13,13 +13,11 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 
 from fallbackd.app.gateway import GatewayService, Tokens
-from fallbackd.app.interactive import InteractiveService
+from fallbackd.app.interactive import InteractiveService, Windows
 from fallbackd.app.opencode_log import OpencodeLog
-from fallbackd.app.places import Places
+from fallbackd.app.places import Places, digest_key
 from fallbackd.app.private import ENV_FILE
 from fallbackd.app.projects import Projects
-from fallbackd.app.state import digest_key
-from fallbackd.app.tmux import Windows
 from fallbackd.backends import KINDS, SIGNATURES
 from fallbackd.config.load import Loaded
 from fallbackd.core.authority import Authority, nothing

@@ -14,8 +14,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fallbackd.config.importing import Imported, Report, Tables
-from fallbackd.config.providers import Provider, find_provider, has_password, is_address
+from fallbackd.config.importing import (
+    Imported,
+    Provider,
+    Report,
+    Tables,
+    find_provider,
+    has_password,
+    is_address,
+)
 
 FILE_NAME = "config.yaml"
 MAX_ENTRIES = 100

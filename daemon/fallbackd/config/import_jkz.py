@@ -14,8 +14,7 @@ variables are taken.
 import re
 from collections.abc import Mapping
 
-from fallbackd.config.importing import Imported, Report, Tables
-from fallbackd.config.providers import has_password, is_address
+from fallbackd.config.importing import Imported, Report, Tables, has_password, is_address
 
 PREFIX = "JKZ_"
 ALL = "JKZ_*"

@@ -35,14 +35,29 @@ from fallbackd.config.import_hermes import FILE_NAME as HERMES
 from fallbackd.config.import_jkz import ALL as JKZ
 from fallbackd.config.importing import Imported, overlay
 from fallbackd.config.read_backends import Backends, read_backends
-from fallbackd.config.read_chains import KnownNames, read_authority, read_chains, read_roles
-from fallbackd.config.read_gateway import Gateway, check_held, read_gateway, without_circles
-from fallbackd.config.read_interactive import Interactive, read_interactive
-from fallbackd.config.read_notify import Notify, read_notify
-from fallbackd.config.read_opencode import Opencode, read_opencode
-from fallbackd.config.read_share import ShareConfig, read_share
-from fallbackd.config.read_signatures import Signature, read_signatures
+from fallbackd.config.read_chains import (
+    KnownNames,
+    Signature,
+    read_authority,
+    read_chains,
+    read_roles,
+    read_signatures,
+)
 from fallbackd.config.schema import File, Paths, ReasonTable
+from fallbackd.config.tables import (
+    Gateway,
+    Interactive,
+    Notify,
+    Opencode,
+    ShareConfig,
+    check_held,
+    read_gateway,
+    read_interactive,
+    read_notify,
+    read_opencode,
+    read_share,
+    without_circles,
+)
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import REASONS, Defaults, Handoff, Policy, Price, ReasonPolicy

@@ -5,7 +5,9 @@ The order of declaration matters: equal scores of `suggest` go to the backend th
 """
 
 from collections.abc import Mapping
+from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from fallbackd.backends import KINDS
@@ -197,3 +199,18 @@ def chains(backends: Mapping[BackendId, Backend]) -> dict[str, tuple[Entry, ...]
             found[name] = (*_CHAINS[name][:at], Entry(backend=HERMES), *_CHAINS[name][at:])
     found[ANY] = _chain(*dict.fromkeys((*_FIRST, *others)))
     return found
+
+
+def known_programs() -> list[dict[str, Any]]:  # name, and the fields of `Setup`
+    """What `doctor` looks for, in the order of the kinds."""
+    found = {
+        name: msgspec.to_builtins(kind.setup)
+        for kind in KINDS.values()
+        if (name := kind.program(Options())) is not None
+    }
+    for backend in BACKENDS.values():
+        kind = KINDS.get(backend.kind)
+        name = None if kind is None else kind.program(OPTIONS[backend.id])
+        if name is not None:
+            found.setdefault(name, {})
+    return [{"name": name, **known} for name, known in found.items()]

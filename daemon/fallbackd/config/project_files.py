@@ -14,21 +14,104 @@ the project that cannot be read is reported, and what holds for the user everywh
 Nothing is written, and no file is followed out of the directory that it lies in.
 """
 
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
 from fallbackd.classify.rules import Rule
-from fallbackd.config.agent_files import AgentFile, read_agent
-from fallbackd.config.fallback_file import NEWER, OLDER, Fallbacks, read_fallbacks
+from fallbackd.config.fallback_file import NEWER, OLDER, Fallbacks, read_fallbacks, read_models
 from fallbackd.config.fields import Problem, Say, problem
 from fallbackd.config.files import read_content
 from fallbackd.config.voice import VoiceMark
 from fallbackd.core.policy import Project
 from fallbackd.lib.directories import levels
+
+FENCE = "---"
+MAX_CHARS = 64 * 1024
+
+
+class NotPlain(Exception):
+    """What cannot be read, with the number of its line."""
+
+
+def split(text: str) -> str | None:
+    """The front matter of a Markdown text; None where it has none."""
+    lines = text.removeprefix("\ufeff").splitlines()
+    if not lines or lines[0].strip() != FENCE:
+        return None
+    for number, line in enumerate(lines[1:], start=1):
+        if line.rstrip() in (FENCE, "..."):
+            return "\n".join(lines[1:number])
+    return None
+
+
+def parse(text: str) -> Any:
+    """
+    The value of a YAML text.
+
+    Raises:
+        NotPlain: It is none, it is too long, or has tags or aliases: a description of an agent
+            needs none, and a few aliases may stand for gigabytes.
+    """
+    import yaml  # 20 ms, for those who have such files
+
+    if len(text) > MAX_CHARS:
+        raise NotPlain(f"is longer than {MAX_CHARS} characters")
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
+                mark = event.start_mark
+                line = "" if mark is None else f"line {mark.line + 1}: "
+                raise NotPlain(f"{line}has a tag or an alias")
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f"line {mark.line + 1}: "
+        raise NotPlain(f"{where}is no YAML") from None
+    except (RecursionError, ValueError) as error:
+        raise NotPlain("is no YAML that can be read") from error
+
+
+class AgentFile(Struct, frozen=True, kw_only=True):
+    name: str
+    models: tuple[str, ...]
+
+
+def read_agent(text: str, *, path: str, say: Say) -> AgentFile | None:
+    """
+    Args:
+        path: Of the file; its stem is the agent's name where the file gives none.
+
+    Returns:
+        None where the file says nothing of fallbacks, or nothing that can be used.
+    """
+    try:
+        raw = json.loads(text) if path.endswith(".json") else parse(split(text) or "")
+    except (ValueError, RecursionError):
+        say(path, "is not valid JSON; it is left out.")
+        return None
+    except NotPlain as problem:
+        if "fallback" in text:  # what opencode reads and we do not is none of our business
+            say(path, f"{problem}; it is left out.")
+        return None
+    fallback = raw.get("fallback") if isinstance(raw, Mapping) else None
+    if not isinstance(fallback, Mapping) or "models" not in fallback:
+        return None
+    name = _name_of(raw, path)
+    models = read_models(fallback["models"], f"{path}: fallback.models", say)
+    return AgentFile(name=name, models=models) if models and name else None
+
+
+def _name_of(raw: Mapping[str, Any], path: str) -> str:
+    name = raw.get("name")
+    if isinstance(name, str) and 1 <= len(name) <= 128 and name.isprintable():
+        return name
+    return path.rpartition("/")[2].rpartition(".")[0]
+
 
 Decides = Literal["which models", "when", "what is a failure", "a log in its place", "itself"]
 MAY_DECIDE: Mapping[type[Struct], Mapping[str, Decides]] = {

@@ -4,32 +4,321 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any
+from math import isfinite
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
 from fallbackd.backends import ALIASES, ENDPOINTS, KIND_NAMES, KINDS
-from fallbackd.backends.http_calls import is_loopback
-from fallbackd.backends.signatures import LATER
-from fallbackd.backends.spec import Options
-from fallbackd.config import profiles
-from fallbackd.config.fields import BY_VALUE, Say, guess, join, read, show, table
-from fallbackd.config.read_credentials import read_credentials
-from fallbackd.config.read_http import (
-    FILE_HINT,
-    check_http,
-    check_model,
-    lack_of_address,
-    lack_of_secrecy,
+from fallbackd.backends.http_calls import (
+    KEYS_BY_HOST,
+    MODES,
+    MODES_BY_PROVIDER,
+    is_loopback,
+    is_open,
+    mode_of,
+    why_open,
 )
-from fallbackd.config.schema import BackendTable
+from fallbackd.backends.signatures import LATER
+from fallbackd.backends.spec import Endpoint, Options
+from fallbackd.config import profiles
+from fallbackd.config.fields import BY_VALUE, Say, convert, guess, join, read, show, table
+from fallbackd.config.schema import BackendTable, CredentialTable
 from fallbackd.core.health.scopes import owner_of
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend
 from fallbackd.core.protocol import CredentialRef
 from fallbackd_conversations.redact import redact, redact_command
+
+_Source = Literal["env", "file", "command", "systemd"]
+_SOURCES: tuple[_Source, ...] = ("env", "file", "command", "systemd")
+_WRITE = {
+    "env": BY_VALUE,
+    "file": 'must be the path of a file, absolute or from ~/, as in file = "~/.config/acme.key"',
+    "command": 'write it as a list, without a shell: command = ["pass", "show", "acme"]',
+    "systemd": "must be the name that LoadCredential= of the unit gives it",
+    "field": 'must be names with dots between them, as in field = "tokens.access_token"',
+    "into": "must be the name of an environment variable",
+}
+
+
+def read_credentials(
+    raw: object, path: str, say: Say, *, is_http: bool
+) -> tuple[CredentialRef, ...]:
+    """
+    Args:
+        path: Of the backend's table.
+        is_http: Its requests carry the secret; else its program finds it in a variable.
+    """
+    here = join(path, "credentials")
+    if raw is None:
+        return ()
+    if not isinstance(raw, list):
+        say(here, 'must be a list: credentials = [{ label = "main", env = "NAME" }].')
+        return ()
+    found: list[CredentialRef] = []
+    for number, value in enumerate(raw):
+        place = join(here, number)
+        one = _credential(value, place, say, is_http=is_http)
+        if one is None:
+            continue
+        if any(one.label == other.label for other in found):
+            say(place, f"the label {show(one.label)} is taken; it is left out.")
+            continue
+        found.append(one)
+    return tuple(found)
+
+
+def _credential(raw: object, path: str, say: Say, *, is_http: bool) -> CredentialRef | None:
+    if not isinstance(raw, Mapping):
+        # Possibly the key itself: not shown.
+        say(path, f"{BY_VALUE}; it is left out.")
+        return None
+    given = _fields(raw, path, say)
+    if given is None:
+        return None
+    source = _source(given, path, say)
+    if source is None:
+        return None
+    _say_unknown(raw, path, say)
+    place: Any = given[source]
+    into = given.get("into")
+    if is_http and into is not None:
+        say(join(path, "into"), "has no effect: requests carry the credential themselves.")
+        into = None
+    elif not is_http and into is None:
+        if source != "env":
+            cure = 'name the variable that the program reads, as in into = "ACME_API_KEY"'
+            say(join(path, "into"), f"is missing: {cure}; it is left out.")
+            return None
+        into = str(place)
+    found = CredentialRef(
+        label=given.get("label") or _label(source, place),
+        source=source,
+        field=given.get("field"),
+        into=into,
+    )
+    if source == "command":
+        return msgspec.structs.replace(found, argv=tuple(place))
+    return msgspec.structs.replace(found, name=str(place))
+
+
+def _source(given: Mapping[str, Any], path: str, say: Say) -> _Source | None:
+    """The one place that is named; None: there is none, or there are several."""
+    sources = [one for one in _SOURCES if one in given]
+    if len(sources) == 1:
+        return sources[0]
+    what = f"names {len(sources)} places: give one of env, file, command or systemd"
+    say(path, f"{what if sources else BY_VALUE}; it is left out.")
+    return None
+
+
+def _say_unknown(raw: Mapping[str, object], path: str, say: Say) -> None:
+    types = CredentialTable.__annotations__
+    for key in raw:
+        if key not in types:
+            say(join(path, key), f"has no effect; {BY_VALUE}.{guess(key, types)}")
+
+
+def _fields(raw: Mapping[str, object], path: str, say: Say) -> dict[str, Any] | None:  # by field
+    """The fields that can be used; None where the place itself cannot."""
+    types = CredentialTable.__annotations__
+    given: dict[str, Any] = {}
+    usable = True
+    for key, value in raw.items():
+        if key not in types:
+            continue
+        fits, read = convert(value, types[key])
+        if fits and read is not None:
+            given[key] = read
+        elif key == "label":
+            say(join(path, key), f"{show(value)}: must be one word; another is used.")
+        else:  # possibly the key itself: not shown
+            say(join(path, key) if key != "env" else path, f"{_WRITE[key]}; it is left out.")
+            usable = False
+    return given if usable else None
+
+
+def _label(source: str, place: Any) -> str:  # of any field of the table
+    """A name by the place, where the file gives none."""
+    text = os.path.basename(place[0] if source == "command" else place)
+    fits, label = convert(text, CredentialTable.__annotations__["label"])
+    return str(label) if fits and label else source
+
+
+_ONLY_HTTP = (
+    "api_mode",
+    "connect_timeout_s",
+    "default",
+    "embeddings",
+    "headers",
+    "insecure_http",
+    "max_output_tokens",
+    "omit",
+    "read_timeout_s",
+    "rename",
+    "tls_ca_file",
+    "tls_client_cert",
+    "tls_client_key",
+    "tls_verify",
+)
+FILE_HINT = "must be the path of a file, absolute or from ~/"
+
+
+def check_http(kind: str, given: dict[str, Any], path: str, say: Say) -> None:  # by field
+    """Say what cannot be, take it out of `given`, and put in the mode that a provider means."""
+    endpoint = ENDPOINTS.get(kind)
+    if endpoint is None:
+        for name in _ONLY_HTTP:
+            if name in given:
+                say(join(path, name), f"has no effect: {kind} is no HTTP API.")
+        return
+    _check_mode(endpoint, given, path, say)
+    _check_embeddings(endpoint, given, path, say)
+    _check_parameters(given, path, say)
+    if "tls_client_key" in given and "tls_client_cert" not in given:
+        say(join(path, "tls_client_key"), "has no effect without tls_client_cert.")
+        del given["tls_client_key"]
+    if given.get("tls_verify") is False:
+        cure = "better name the certificate of the server in tls_ca_file."
+        say(join(path, "tls_verify"), f"is off, so the key can be read in transit; {cure}")
+
+
+def _check_mode(endpoint: Endpoint, given: dict[str, Any], path: str, say: Say) -> None:
+    mode = given.get("api_mode")
+    if mode is None:
+        meant = MODES_BY_PROVIDER.get(str(given.get("provider", "")).lower())
+        if meant is not None:
+            given["api_mode"] = meant
+        return
+    if mode not in MODES or (MODES[mode] == "hermes_chat" and not endpoint.is_hermes):
+        modes = [one for one in MODES if one != "hermes_chat" or endpoint.is_hermes]
+        names = ", ".join(map(show, modes))
+        known = f"is not one of {names}.{guess(str(mode), modes)}"
+        say(join(path, "api_mode"), f"{show(mode)} {known} It is chosen by the URL.")
+        del given["api_mode"]
+
+
+_ASKED = frozenset({"contents", "input", "messages", "model", "prompt", "stream"})
+"""What a request is about, and how its answer comes."""
+_ACTING = frozenset(
+    {"background", "conversation", "mcp_servers", "n", "previous_response_id", "tools"}
+)
+"""What makes a request one of another kind, which only its caller can."""
+
+
+def _check_embeddings(endpoint: Endpoint, given: dict[str, Any], path: str, say: Say) -> None:
+    own = Options(api_mode=given.get("api_mode"), base_url=given.get("base_url"))
+    mode = mode_of(endpoint, own)
+    if "embeddings" in given and mode in ("messages", "hermes_chat"):
+        say(join(path, "embeddings"), f"has no effect: the API of this backend ({mode}) has none.")
+        del given["embeddings"]
+
+
+def _check_parameters(given: dict[str, Any], path: str, say: Say) -> None:
+    """Say which changes of requests cannot be, and take them out."""
+
+    def refuse(key: str, name: str, why: str) -> None:
+        say(join(join(path, key), name), f"{why}; it is left out.")
+
+    def may_be(key: str, name: str, other: str, value: object) -> bool:
+        if name in _ASKED or other in _ASKED | _ACTING or (name == "store" and value is True):
+            refuse(key, name, "what a caller asks for is not changed")
+        elif not _is_json(value):
+            refuse(key, name, f"{show(value)} is no JSON")
+        else:
+            return True
+        return False
+
+    if "omit" in given:
+        given["omit"] = tuple(one for one in given["omit"] if may_be("omit", one, "", None))
+    for key in ("rename", "default"):
+        if key in given:
+            given[key] = {
+                name: value
+                for name, value in given[key].items()
+                if may_be(key, name, value if key == "rename" else name, value)
+            }
+
+
+def _is_json(value: object) -> bool:
+    match value:
+        case float():
+            return isfinite(value)
+        case dict():
+            return all(map(_is_json, value.values()))
+        case list():
+            return all(map(_is_json, value))
+        case _:
+            return value is None or isinstance(value, bool | int | str)
+
+
+def lack_of_address(
+    kind: str, raw: object, given: Mapping[str, Any], path: str, say: Say
+) -> str | None:
+    """
+    Why the address of the kind is not what the user meant, where no other can be used.
+
+    The keys are sent to the address. So the default holds only for a table without an address,
+    not even an unreadable one, that names no other provider.
+    """
+    endpoint = ENDPOINTS.get(kind)
+    if endpoint is None or "base_url" in given:
+        return None
+    host = urlsplit(endpoint.base_url).netloc
+    cure = f"{join(path, 'base_url')} to the address of its API, with http:// or https://"
+    keys = raw if isinstance(raw, Mapping) else ()
+    written = next((key for key in keys if _is_address_key(key)), None)
+    if written is not None:
+        lacks = f"its {show(written)} cannot be used: set {cure}"
+    else:
+        provider = str(given.get("provider") or "").strip().lower()
+        if provider in ("", host, urlsplit(endpoint.base_url).hostname, *endpoint.vendors):
+            return None
+        lacks = f"no address of provider {show(given['provider'])} is known: set {cure}"
+    say(path, f"{lacks}. Until then nothing is sent, and {host} is not asked in its place.")
+    return lacks
+
+
+def lack_of_secrecy(kind: str, options: Options, path: str, say: Say) -> str | None:
+    """Why a key must not leave for where `base_url` points, where one certainly would."""
+    url = options.base_url
+    if kind not in ENDPOINTS or url is None or not is_open(url, options):
+        return None
+    parts = urlsplit(url)
+    if not options.credentials and parts.hostname not in KEYS_BY_HOST:
+        return None
+    lacks = why_open(url)
+    say(join(path, "base_url"), f"{lacks}. Until then nothing is sent.")
+    return lacks
+
+
+_KNOWN_KEYS = frozenset(BackendTable.__struct_fields__)
+_ADDRESS_KEYS = ("baseurl", "url", "apibase", "apiurl", "endpoint", "apiendpoint", "address")
+
+
+def _is_address_key(key: object) -> bool:
+    """`base_url`, or a key that was probably meant as it."""
+    if key == "base_url" or not isinstance(key, str) or key in _KNOWN_KEYS:
+        return key == "base_url"
+    import difflib  # most files have no such key
+
+    plain = re.sub(r"[^a-z]", "", key.lower()[:100])
+    return plain in _ADDRESS_KEYS or bool(difflib.get_close_matches(plain, ["baseurl"], cutoff=0.8))
+
+
+def check_model(kind: str, options: Options, path: str, say: Say) -> None:
+    """The public APIs refuse a request that names no model; a server of one's own may have one."""
+    endpoint = ENDPOINTS.get(kind)
+    if endpoint is None or options.model or endpoint.model or options.embeddings:
+        return
+    host = urlsplit(options.base_url or endpoint.base_url).hostname
+    if host in KEYS_BY_HOST:
+        cure = "only entries of chains that name a model can be answered."
+        say(join(path, "model"), f"is missing, and {host} needs one: {cure}")
+
 
 _ID = re.compile(r"[A-Za-z0-9][\w./@:+-]{0,127}", re.ASCII)
 _SECRET_HEADERS = frozenset(

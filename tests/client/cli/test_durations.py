@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from fallbackd_client.cli.durations import duration_s, limit_s
+from fallbackd_client.cli.parsing import duration_s, limit_s
 
 
 @pytest.mark.parametrize(

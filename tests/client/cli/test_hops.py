@@ -3,7 +3,7 @@
 import pytest
 
 from fallbackd.core.failures import Reason
-from fallbackd_client.cli.hops import _WHY, hop_sentence
+from fallbackd_client.cli.views import _WHY, hop_sentence
 
 NEVER_LEFT = {Reason.TASK_FAILED, Reason.CANCELLED, Reason.UNKNOWN}
 """No move follows them, or there is nothing more to say than their name."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.client.scripted import Peer, serving
 
-from fallbackd_client.cli.progress import Progress
+from fallbackd_client.cli.ending import Progress
 
 
 class Terminal(io.StringIO):

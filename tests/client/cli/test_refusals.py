@@ -12,7 +12,7 @@ from fallbackd.api.shapes import verdict
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.records import Verdict
-from fallbackd_client.cli.refusals import advice, exit_code
+from fallbackd_client.cli.views import advice, exit_code
 from fallbackd_client.wire.shapes import CandidateVerdict
 
 NOW = 1_800_000_000.0

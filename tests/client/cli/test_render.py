@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fallbackd_client.cli.render import (
+from fallbackd_client.cli.output import (
     Style,
     clean,
     clock,
@@ -13,10 +13,10 @@ from fallbackd_client.cli.render import (
     duration,
     one_line,
     safe,
+    table,
     when,
     wrapped,
 )
-from fallbackd_client.cli.tables import table
 
 PLAIN = Style(enabled=False)
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.client.conftest import RunCli
 
-from fallbackd_client.cli.render import clock
-from fallbackd_client.cli.summary import summary
+from fallbackd_client.cli.commands.explain import summary
+from fallbackd_client.cli.output import clock
 
 AT = 1_700_049_600.0
 HOP = {"from": "claude", "to": "codex", "reason": "usage_limit", "trigger": "reactive"}

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fallbackd_client.cli.render import Style, display_width
-from fallbackd_client.cli.tables import shorten, table
+from fallbackd_client.cli.output import Style, display_width, shorten, table
 
 HEADERS = ["BACKEND", "STATE", "REASON"]
 ROWS = [["codex", "rate_limited", "a reason that is long"], ["日本語の名前", "healthy", ""]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fallbackd_client.gateway.tools import TOOLS, Gateway, logs_in_by_key
+from fallbackd_client.gateway import TOOLS, Gateway, logs_in_by_key
 from fallbackd_client.settings.editing import Command, Part, edits
 from fallbackd_client.settings.jsonc import Unreadable
 

@@ -10,8 +10,8 @@ import pytest
 from tests.client.conftest import RunCli
 from tests.client.scripted import LIMIT_S
 
-from fallbackd_client.interactive import statusline
-from fallbackd_client.interactive.statusline import line
+from fallbackd_client.interactive import hook
+from fallbackd_client.interactive.hook import line
 
 SOON = time.time() + 3600
 EVENT: dict[str, Any] = {
@@ -28,7 +28,7 @@ ANSWER: dict[str, Any] = {"backend": "claude", "health": OK, "others": {"codex":
 def patient(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """What is said of an answer does not depend on how quick this machine is."""
     if request.function is not test_without_a_daemon_the_figures_are_shown_all_the_same:
-        monkeypatch.setattr(statusline, "LIMIT_S", LIMIT_S)
+        monkeypatch.setattr(hook, "LINE_LIMIT_S", LIMIT_S)
 
 
 def said(

@@ -12,7 +12,7 @@ import pytest
 from tests.client.mcp.driver import LIMIT_S, STATELESS, Session, session
 from tests.client.scripted import Failing, Peer, answering, serving
 
-from fallbackd_client.mcp.pipe import LineReader, LineWriter
+from fallbackd_client.mcp.protocol import LineReader, LineWriter
 from fallbackd_client.mcp.server import Server
 from fallbackd_client.mcp.tools import Offer
 from fallbackd_client.wire.codes import BUSY

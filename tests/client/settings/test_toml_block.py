@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fallbackd_client.settings.editing import edits
 from fallbackd_client.settings.jsonc import Unreadable
-from fallbackd_client.settings.toml_block import block_part, head_part, without_lines
-from fallbackd_client.settings.toml_pieces import pieces
+from fallbackd_client.settings.toml_block import block_part, head_part, pieces, without_lines
 
 BLOCK = """\
 [providers.ours]

@@ -23,7 +23,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, client: Client) -> int:
     if args.list is not None:
-        from fallbackd_client.cli.completions.words import words_of
+        from fallbackd_client.cli.completions import words_of
 
         for word, about in words_of(args.list, args.socket):
             print(f"{word}\t{about}")
@@ -40,8 +40,6 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 
 def script(shell: str) -> str:
-    from fallbackd_client.cli.completions.tree import whole_tree
+    from fallbackd_client.cli.completions import SCRIPTS, whole_tree
 
-    module = __import__(f"fallbackd_client.cli.completions.{shell}", fromlist=["script"])
-    text: str = module.script(whole_tree())
-    return text
+    return SCRIPTS[shell](whole_tree())

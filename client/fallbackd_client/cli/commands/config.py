@@ -19,10 +19,17 @@ from fallbackd_client.cli.config_file import (
     read_text,
 )
 from fallbackd_client.cli.doctor.findings import Machine
-from fallbackd_client.cli.output import UsageError, emit_json, note, show, style_of
-from fallbackd_client.cli.render import Style, clean, one_line
-from fallbackd_client.cli.setup.asking import Asking
-from fallbackd_client.cli.setup.changes import NotMade
+from fallbackd_client.cli.output import (
+    Style,
+    UsageError,
+    clean,
+    emit_json,
+    note,
+    one_line,
+    show,
+    style_of,
+)
+from fallbackd_client.cli.setup.changes import Asking, NotMade
 from fallbackd_client.cli.setup.starter import starter_text
 from fallbackd_client.cli.share import CONFIG, shared_text
 from fallbackd_client.errors import ClientError

@@ -10,17 +10,22 @@ import sys
 import time
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import UsageError, emit_json, note, style_of
-from fallbackd_client.cli.render import duration, one_line
-from fallbackd_client.cli.tables import table
+from fallbackd_client.cli.output import (
+    UsageError,
+    duration,
+    emit_json,
+    note,
+    one_line,
+    style_of,
+    table,
+)
 from fallbackd_client.paths import state_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fallbackd_client.calls import Json
     from fallbackd_client.client import Client
-    from fallbackd_client.interactive.carrying import Carried, ReadSession
-    from fallbackd_client.interactive.targets import Target
+    from fallbackd_client.interactive.carrying import Carried, ReadSession, Target
     from fallbackd_conversations.agents import FoundSession
 
 AGENTS = ("claude", "codex", "gemini", "opencode")
@@ -48,9 +53,8 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
-    from fallbackd_client.interactive.carrying import NotCarried, read
+    from fallbackd_client.interactive.carrying import NoTarget, NotCarried, choose, read
     from fallbackd_client.interactive.hook import hold
-    from fallbackd_client.interactive.targets import NoTarget, choose
 
     session = _session(args, client)
     if session is None:
@@ -91,7 +95,7 @@ def _is_resuming(args: argparse.Namespace, session: FoundSession) -> bool:
     Raises:
         UsageError: It has continued, or nothing can be started beside it.
     """
-    from fallbackd_client.interactive.sessions import resuming
+    from fallbackd_client.interactive.carrying import resuming
 
     if resuming(session) != "waits":
         return False
@@ -138,7 +142,7 @@ def _source(given: str | None) -> tuple[str, str, str]:
 
 def _session(args: argparse.Namespace, client: Client) -> FoundSession | None:
     """None: the sessions were listed instead."""
-    from fallbackd_client.interactive.sessions import (
+    from fallbackd_client.interactive.carrying import (
         by_id,
         is_here,
         last_limited,

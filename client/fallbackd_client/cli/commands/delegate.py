@@ -9,9 +9,9 @@ import stat
 import sys
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.durations import duration_s, limit_s, wait_for_flag
 from fallbackd_client.cli.ending import begun, finish, see_through
 from fallbackd_client.cli.output import UsageError, note
+from fallbackd_client.cli.parsing import duration_s, limit_s, wait_for_flag
 from fallbackd_client.wire.framing import MAX_LINE_BYTES
 
 TYPE_CHECKING = False

@@ -5,29 +5,31 @@ from __future__ import annotations
 import argparse
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.doctor.backends import look_at_backends
 from fallbackd_client.cli.doctor.daemon import (
     ask_daemon,
+    look_at_backends,
     look_at_daemon,
     look_at_file,
     look_at_silence,
 )
 from fallbackd_client.cli.doctor.findings import ERROR, NOTE, WARNING, Finding, Machine
-from fallbackd_client.cli.doctor.gateway import look_at_callers, look_at_gateway
-from fallbackd_client.cli.doctor.mcp import look_at_mcp
-from fallbackd_client.cli.doctor.opencode import look_at_opencode
+from fallbackd_client.cli.doctor.gateway import (
+    look_at_callers,
+    look_at_gateway,
+    look_at_mcp,
+    look_at_ways,
+)
 from fallbackd_client.cli.doctor.places import look_at_config, look_at_socket, look_at_state
 from fallbackd_client.cli.doctor.programs import (
     ask_program,
     look_at_env_file,
+    look_at_opencode,
     look_at_programs,
+    look_at_toolchains,
     programs_of,
 )
 from fallbackd_client.cli.doctor.service import ask_manager, look_at_service
-from fallbackd_client.cli.doctor.toolchains import look_at_toolchains
-from fallbackd_client.cli.doctor.ways import look_at_ways
-from fallbackd_client.cli.output import UsageError, show
-from fallbackd_client.cli.render import Style, one_line, wrapped
+from fallbackd_client.cli.output import Style, UsageError, one_line, show, wrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

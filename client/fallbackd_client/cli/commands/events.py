@@ -10,8 +10,7 @@ import sys
 import threading
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import note, style_of
-from fallbackd_client.cli.render import Style, clean, clock, one_line
+from fallbackd_client.cli.output import Style, clean, clock, note, one_line, style_of
 from fallbackd_client.cli.views import now
 
 TYPE_CHECKING = False

@@ -9,9 +9,8 @@ import shlex
 import sys
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.actions import add_actions
-from fallbackd_client.cli.output import UsageError, emit_json, note, show
-from fallbackd_client.cli.render import Style, clock, one_line
+from fallbackd_client.cli.output import Style, UsageError, clock, emit_json, note, one_line, show
+from fallbackd_client.cli.parsing import add_actions
 from fallbackd_client.cli.settings import add_change_arguments, change
 from fallbackd_client.cli.views import now, usage_words
 
@@ -92,7 +91,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 
 def _env(args: argparse.Namespace, client: Client) -> None:
-    from fallbackd_client.gateway.asking import not_listening
+    from fallbackd_client.gateway import not_listening
     from fallbackd_client.settings.editing import own_command
 
     url = f"http://127.0.0.1:{_configured(client)['port']}"
@@ -112,7 +111,7 @@ def _env(args: argparse.Namespace, client: Client) -> None:
 
 
 def _setup(args: argparse.Namespace, client: Client) -> int:
-    from fallbackd_client.gateway.tools import TOOLS, Gateway
+    from fallbackd_client.gateway import TOOLS, Gateway
     from fallbackd_client.settings.editing import own_command
 
     tool = TOOLS[args.tool]
@@ -146,7 +145,7 @@ def _require_listening(client: Client, *, is_asked: bool) -> None:
     Raises:
         UsageError: It is to be asked, and does not listen.
     """
-    from fallbackd_client.gateway.asking import not_listening
+    from fallbackd_client.gateway import not_listening
 
     why = not_listening(client.call("status", {})["daemon"])
     if why is not None and is_asked:
@@ -167,7 +166,7 @@ def _served(client: Client, port: int) -> list[str]:
     Raises:
         UsageError: It does not answer, or serves nothing.
     """
-    from fallbackd_client.gateway.asking import Silent, models
+    from fallbackd_client.gateway import Silent, models
 
     try:
         found = models(port, _token(client), api="chat_completions")
@@ -211,8 +210,7 @@ def list_view(found: dict[str, Json], style: Style) -> str:
 
 def _rotate(args: argparse.Namespace, client: Client) -> None:
     """Print the new token; on stderr, which programs still send the old one."""
-    from fallbackd_client.gateway.rotation import holders
-    from fallbackd_client.gateway.tools import Gateway
+    from fallbackd_client.gateway import Gateway, holders
     from fallbackd_client.settings.editing import own_command
 
     path = _token_file(client)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.actions import add_actions
-from fallbackd_client.cli.durations import duration_s
-from fallbackd_client.cli.output import show
-from fallbackd_client.cli.render import Style
+from fallbackd_client.cli.output import Style, show
+from fallbackd_client.cli.parsing import add_actions, duration_s
 from fallbackd_client.cli.views import health_table
 
 TYPE_CHECKING = False

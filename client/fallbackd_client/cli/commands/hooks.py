@@ -6,9 +6,8 @@ import argparse
 import os
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.actions import add_actions
-from fallbackd_client.cli.output import show
-from fallbackd_client.cli.render import Style, one_line
+from fallbackd_client.cli.output import Style, one_line, show
+from fallbackd_client.cli.parsing import add_actions
 from fallbackd_client.cli.settings import add_change_arguments, change
 
 TYPE_CHECKING = False

@@ -7,11 +7,19 @@ import os
 import time
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.durations import duration_s
 from fallbackd_client.cli.ids import shortened
-from fallbackd_client.cli.output import UsageError, show
-from fallbackd_client.cli.render import Style, display_width, duration, one_line, wrapped
-from fallbackd_client.cli.tables import NARROW, table
+from fallbackd_client.cli.output import (
+    NARROW,
+    Style,
+    UsageError,
+    display_width,
+    duration,
+    one_line,
+    show,
+    table,
+    wrapped,
+)
+from fallbackd_client.cli.parsing import duration_s
 from fallbackd_client.wire.states import END_STATES, STATES
 
 TYPE_CHECKING = False

@@ -7,9 +7,8 @@ import sys
 import time
 
 from fallbackd_client.cli import exits, ids
-from fallbackd_client.cli.output import emit_json, note
+from fallbackd_client.cli.output import emit_json, note, safe
 from fallbackd_client.cli.parsing import PROG
-from fallbackd_client.cli.render import safe
 from fallbackd_client.wire.states import END_STATES
 
 TYPE_CHECKING = False

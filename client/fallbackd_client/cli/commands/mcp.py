@@ -7,8 +7,8 @@ import os
 import sys
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.actions import add_actions
 from fallbackd_client.cli.output import UsageError, note
+from fallbackd_client.cli.parsing import add_actions
 from fallbackd_client.cli.settings import add_change_arguments
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, client: Client) -> int:
     if args.action == "install":
         return _install(args)
-    from fallbackd_client.mcp.pipe import LineReader, LineWriter, take_over
+    from fallbackd_client.mcp.protocol import LineReader, LineWriter, take_over
     from fallbackd_client.mcp.server import Server
     from fallbackd_client.mcp.tools import Offer
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 def _install(args: argparse.Namespace) -> int:
     from fallbackd_client.cli.settings import change
-    from fallbackd_client.mcp.install.clients import CLIENTS
+    from fallbackd_client.mcp.install import CLIENTS
     from fallbackd_client.settings.editing import own_command
 
     command = own_command(args.socket, "mcp", *(["--allow-health"] if args.allow_health else []))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import show
-from fallbackd_client.cli.render import Style, one_line
+from fallbackd_client.cli.output import Style, one_line, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

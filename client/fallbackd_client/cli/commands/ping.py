@@ -6,8 +6,7 @@ import argparse
 import time
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import show
-from fallbackd_client.cli.render import Style
+from fallbackd_client.cli.output import Style, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

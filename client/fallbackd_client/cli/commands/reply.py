@@ -7,8 +7,8 @@ import os
 
 from fallbackd_client.cli import exits, ids
 from fallbackd_client.cli.commands.delegate import prompt_argument, prompt_of
-from fallbackd_client.cli.durations import wait_for_flag
 from fallbackd_client.cli.ending import begun, see_through
+from fallbackd_client.cli.parsing import wait_for_flag
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

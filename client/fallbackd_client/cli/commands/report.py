@@ -6,9 +6,8 @@ import argparse
 import sys
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.evidence import add_evidence_arguments, evidence, failure_view
-from fallbackd_client.cli.output import UsageError, emit_json, show
-from fallbackd_client.cli.render import Style, one_line
+from fallbackd_client.cli.commands.classify import add_evidence_arguments, evidence, failure_view
+from fallbackd_client.cli.output import Style, UsageError, emit_json, one_line, show
 from fallbackd_client.cli.views import health_table
 
 TYPE_CHECKING = False

@@ -14,7 +14,7 @@ from fallbackd_client.cli.output import UsageError, show
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fallbackd_client.calls import Json
-    from fallbackd_client.cli.render import Style
+    from fallbackd_client.cli.output import Style
     from fallbackd_client.client import Client
 
 DATABASE = "fallbackd.db"

@@ -9,12 +9,17 @@ import subprocess
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.doctor.findings import Machine
 from fallbackd_client.cli.doctor.service import SERVICE, SOCKET, Service, ask_manager
-from fallbackd_client.cli.output import note, show
-from fallbackd_client.cli.render import Style, one_line
-from fallbackd_client.cli.setup import background, units
-from fallbackd_client.cli.setup.asking import Asking, make_changes, reported
-from fallbackd_client.cli.setup.changes import Change, run_change, short
-from fallbackd_client.cli.setup.completions import installed_completions
+from fallbackd_client.cli.output import Style, note, one_line, show
+from fallbackd_client.cli.setup import units
+from fallbackd_client.cli.setup.changes import (
+    Asking,
+    Change,
+    make_changes,
+    reported,
+    run_change,
+    short,
+)
+from fallbackd_client.cli.setup.starter import installed_completions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,14 +107,14 @@ def _changes(
         names = (SOCKET, SERVICE) if action == "stop" else (SERVICE,)
         return [run_change(machine, "systemctl", "--user", action, *names)]
     found: list[Change] = []
-    pid = background.daemon_pid(client)
+    pid = units.daemon_pid(client)
     if pid is not None and action in ("stop", "restart"):
-        found.append(background.stop_change(machine, client, pid))
+        found.append(units.stop_change(machine, client, pid))
     if pid is None or action == "restart":
         found += (
             []
             if action == "stop"
-            else [background.start_change(machine, client, units.daemon_program(machine))]
+            else [units.start_change(machine, client, units.daemon_program(machine))]
         )
     return found
 
@@ -123,8 +128,8 @@ def install(
     Args:
         logins: Variables of this shell by which agents log in, for the service.
     """
-    daemon = background.running_daemon(client) if service.pid else {}
-    is_outdated = background.is_outdated(daemon, units.daemon_program(machine))
+    daemon = units.running_daemon(client) if service.pid else {}
+    is_outdated = units.is_outdated(daemon, units.daemon_program(machine))
     changes = stop_manual(machine, service, client)
     return changes + units.install_changes(machine, service, is_outdated=is_outdated, logins=logins)
 
@@ -133,16 +138,16 @@ def stop_manual(machine: Machine, service: Service, client: Client) -> list[Chan
     """A daemon that was started in a terminal is in the way of the service."""
     if service.value(SOCKET, "ActiveState") == "active" and not service.pid:
         return []  # a client would start the service
-    pid = background.daemon_pid(client)
+    pid = units.daemon_pid(client)
     if pid is None or pid == service.pid:
         return []
-    return [background.stop_change(machine, client, pid)]
+    return [units.stop_change(machine, client, pid)]
 
 
 def removals(machine: Machine) -> list[str]:
     """Commands that take fallbackd out of the settings of other programs that name it now."""
     from fallbackd_client.interactive import hooks
-    from fallbackd_client.mcp.install.clients import CLIENTS
+    from fallbackd_client.mcp.install import CLIENTS
     from fallbackd_client.settings import jsonc
     from fallbackd_client.settings.editing import read
 
@@ -209,8 +214,8 @@ def how_to(machine: Machine) -> str:
 def _logs(args: argparse.Namespace, machine: Machine, service: Service) -> int:
     if service.is_installed:
         words = ["journalctl", "--user", "-u", SERVICE, "-n", str(args.lines)]
-    elif os.path.exists(background.log_path(machine)):
-        words = ["tail", "-n", str(args.lines), background.log_path(machine)]
+    elif os.path.exists(units.log_path(machine)):
+        words = ["tail", "-n", str(args.lines), units.log_path(machine)]
     else:
         note(
             "fallbackd is not installed as a service, so its log is in the terminal that it was"
@@ -228,7 +233,7 @@ def _logs(args: argparse.Namespace, machine: Machine, service: Service) -> int:
 def status_of(machine: Machine, service: Service, client: Client) -> dict[str, Json]:
     pid = service.pid or None
     if pid is None and service.value(SOCKET, "ActiveState") != "active":
-        pid = background.daemon_pid(client)  # else the question would start it
+        pid = units.daemon_pid(client)  # else the question would start it
     environ = service.environ(machine) if service.is_installed else machine.environ_of(pid or 0)
     linger = f"{machine.root}/var/lib/systemd/linger/{machine.user}"
     return {

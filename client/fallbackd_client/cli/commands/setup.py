@@ -15,11 +15,15 @@ from fallbackd_client.cli.doctor.programs import ask_program, variable_of_shell
 from fallbackd_client.cli.doctor.service import ask_manager
 from fallbackd_client.cli.ending import finish, wait_for
 from fallbackd_client.cli.output import note, show, style_of
-from fallbackd_client.cli.setup import background, units
-from fallbackd_client.cli.setup.agents import agents_view, first_question, installed
-from fallbackd_client.cli.setup.asking import Asking, make_changes, reported
-from fallbackd_client.cli.setup.completions import completion_changes
-from fallbackd_client.cli.setup.starter import config_changes
+from fallbackd_client.cli.setup import units
+from fallbackd_client.cli.setup.changes import Asking, make_changes, reported
+from fallbackd_client.cli.setup.starter import (
+    agents_view,
+    completion_changes,
+    config_changes,
+    first_question,
+    installed,
+)
 from fallbackd_client.cli.share import (
     COMPLETIONS,
     CONFIG,
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from fallbackd_client.calls import Json
     from fallbackd_client.cli.doctor.programs import Program
     from fallbackd_client.cli.doctor.service import Service
-    from fallbackd_client.cli.render import Style
+    from fallbackd_client.cli.output import Style
     from fallbackd_client.cli.setup.changes import Change
     from fallbackd_client.client import Client
 
@@ -152,15 +156,15 @@ def _changes(
     changes = config_changes(machine, program) + completion_changes(machine)
     if is_service:
         return changes + install(machine, service, client, logins=_logins(machine, programs))
-    daemon = background.running_daemon(client)
-    lost = background.lost_to(machine, daemon, programs)
+    daemon = units.running_daemon(client)
+    lost = units.lost_to(machine, daemon, programs)
     if lost:
         print(f"The running fallbackd's PATH does not include {', '.join(lost)}.", flush=True)
-    if lost or background.is_outdated(daemon, program):
-        changes.append(background.stop_change(machine, client, daemon["pid"]))
+    if lost or units.is_outdated(daemon, program):
+        changes.append(units.stop_change(machine, client, daemon["pid"]))
         daemon = {}
     if not daemon:
-        changes.append(background.start_change(machine, client, program))
+        changes.append(units.start_change(machine, client, program))
     return changes
 
 

@@ -6,10 +6,8 @@ import argparse
 import time
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.actions import add_actions
-from fallbackd_client.cli.output import show
-from fallbackd_client.cli.render import Style, duration, one_line
-from fallbackd_client.cli.tables import table
+from fallbackd_client.cli.output import Style, duration, one_line, show, table
+from fallbackd_client.cli.parsing import add_actions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

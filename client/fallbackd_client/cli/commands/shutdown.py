@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import show
-from fallbackd_client.cli.render import Style
+from fallbackd_client.cli.output import Style, show
 from fallbackd_client.cli.waits_for import waits_for_view
 
 TYPE_CHECKING = False

@@ -7,12 +7,21 @@ import sys
 import time
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.hops import cause
 from fallbackd_client.cli.ids import shortened
-from fallbackd_client.cli.output import emit_json, is_terminal, show, size_of, style_of
-from fallbackd_client.cli.render import Style, clean, duration, one_line
-from fallbackd_client.cli.tables import table
+from fallbackd_client.cli.output import (
+    Style,
+    clean,
+    duration,
+    emit_json,
+    is_terminal,
+    one_line,
+    show,
+    size_of,
+    style_of,
+    table,
+)
 from fallbackd_client.cli.views import (
+    cause,
     health_table,
     question_view,
     session_view,

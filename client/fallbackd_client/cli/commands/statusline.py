@@ -7,8 +7,7 @@ import json
 import sys
 
 from fallbackd_client.cli import exits
-from fallbackd_client.interactive.hook import MAX_BYTES, parsed
-from fallbackd_client.interactive.statusline import Own, joined, line
+from fallbackd_client.interactive.hook import MAX_BYTES, Own, joined, line, parsed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

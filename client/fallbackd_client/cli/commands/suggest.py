@@ -6,9 +6,7 @@ import argparse
 import os
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import show
-from fallbackd_client.cli.render import Style, duration, one_line
-from fallbackd_client.cli.tables import table
+from fallbackd_client.cli.output import Style, duration, one_line, show, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.durations import since_at
 from fallbackd_client.cli.output import show
+from fallbackd_client.cli.parsing import since_at
 from fallbackd_client.cli.views import usage_table
 
 TYPE_CHECKING = False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from fallbackd_client.cli import ids
-from fallbackd_client.cli.durations import duration_s, wait_for_flag
 from fallbackd_client.cli.ending import see_through
+from fallbackd_client.cli.parsing import duration_s, wait_for_flag
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import os
 import stat
 
 from fallbackd_client import __version__
-from fallbackd_client.cli.doctor.backends import is_not_set_up
 from fallbackd_client.cli.doctor.findings import (
     ERROR,
     NOTE,
@@ -16,7 +15,6 @@ from fallbackd_client.cli.doctor.findings import (
     command,
     in_turn,
 )
-from fallbackd_client.cli.doctor.opencode import unsupported_version
 from fallbackd_client.cli.doctor.places import lock_holder
 from fallbackd_client.cli.doctor.programs import (
     RESTART,
@@ -24,9 +22,10 @@ from fallbackd_client.cli.doctor.programs import (
     Program,
     give_path,
     programs_of,
+    unsupported_version,
 )
 from fallbackd_client.cli.doctor.service import START, START_MANUALLY
-from fallbackd_client.cli.hops import said
+from fallbackd_client.cli.views import said
 from fallbackd_client.errors import ClientError, NoDaemon
 
 TYPE_CHECKING = False
@@ -34,6 +33,36 @@ if TYPE_CHECKING:
     from fallbackd_client.calls import Json
     from fallbackd_client.cli.doctor.service import Service
     from fallbackd_client.client import Client
+
+_LOOK_S = 60.0
+_BUILT_IN = "hermes-api"
+
+
+def look_at_backends(client: Client) -> list[Finding]:
+    """Keys that are missing or refused, and providers that do not answer."""
+    try:
+        answer = client.call("status", {"verbose": True}, timeout_s=_LOOK_S)
+    except ClientError:
+        return []  # another check reports why there is none
+    found = []
+    readiness = answer.get("readiness")
+    for name, one in readiness.items() if isinstance(readiness, dict) else ():
+        for rung in one.get("rungs") or []:
+            if rung.get("ok") is False and rung.get("name") in ("login", "models"):
+                if is_not_set_up(name, answer.get("health")):
+                    continue
+                what = f"{name}: {rung['name']}: {rung.get('detail', '')}"
+                is_silent = str(rung.get("detail", "")).startswith("no answer")
+                fix = f"fallbackd-client health get {command(name)}"
+                found.append(Finding("programs", NOTE if is_silent else WARNING, what, fix))
+    return found
+
+
+def is_not_set_up(name: str, health: Json) -> bool:
+    """Whether it is a profile that is built in, for a server that this person does not have."""
+    entry = health.get(name) if isinstance(health, dict) else None
+    return name == _BUILT_IN and isinstance(entry, dict) and entry.get("reason") == "not_configured"
+
 
 _ANSWER_S = 5.0
 _OUT = ("rate_limited", "broken", "paused")

@@ -7,9 +7,8 @@ import subprocess
 import sys
 
 from fallbackd_client.cli.doctor.findings import ERROR, NOTE
-from fallbackd_client.cli.output import note, style_of
-from fallbackd_client.cli.render import one_line
-from fallbackd_client.cli.setup.asking import Asking
+from fallbackd_client.cli.output import note, one_line, style_of
+from fallbackd_client.cli.setup.changes import Asking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

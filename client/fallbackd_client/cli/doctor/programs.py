@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from urllib.parse import unquote, urlsplit
 
 from fallbackd_client.cli.doctor.findings import (
     ERROR,
@@ -14,12 +16,16 @@ from fallbackd_client.cli.doctor.findings import (
     command,
     in_turn,
 )
+from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
+from fallbackd_client.settings.jsonc import Unreadable, strings
+from fallbackd_conversations.opencode_versions import unsupported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fallbackd_client.calls import Json
+
 
 RESTART_SERVICE = "systemctl --user restart fallbackd.service"
 RESTART = "fallbackd-client service restart"
@@ -258,3 +264,192 @@ def is_logged_in(machine: Machine, program: Program, daemon_environ: dict[str, s
         return True
     files = (*program.files, *program.settings)
     return any(os.path.exists(program.place(one, machine.home, environ)) for one in files)
+
+
+def look_at_toolchains(
+    machine: Machine,
+    status: dict[str, Json],
+    daemon_environ: Mapping[str, str],
+    *,
+    is_service: bool,
+) -> list[Finding]:
+    """
+    Args:
+        status: Of the daemon, with its toolchains.
+        daemon_environ: What the daemon has; empty: that is not known.
+    """
+    known = status.get("toolchains")
+    confinement = str((status.get("daemon") or {}).get("confinement") or "")
+    if not isinstance(known, list) or not confinement.startswith(("on", "partly")):
+        return []
+    if not (cwd := machine.cwd):
+        return []
+    top = machine.run("git", "-C", cwd, "rev-parse", "--show-toplevel").out.strip()
+    signer = _signer(machine, cwd) if top else ""
+    used = []
+    for each in known:
+        sign = _sign(each, dict.fromkeys((cwd, top or cwd)))
+        if each.get("name") == signer:
+            sign = "commit.gpgsign"
+        if sign:
+            used.append((each, sign))
+    found = [Finding("toolchains", NOTE, _sentence(machine, used))] if used else []
+    if signer == "ssh-agent" and daemon_environ and not daemon_environ.get("SSH_AUTH_SOCK"):
+        what = "commits here are signed with an ssh key, and the daemon has no SSH_AUTH_SOCK"
+        what += ": a key that only ssh-agent holds cannot sign what agents commit"
+        if is_service:
+            fix = f"systemctl --user import-environment SSH_AUTH_SOCK && {RESTART_SERVICE}"
+        else:
+            fix = RESTART
+        found.append(Finding("toolchains", WARNING, what, fix))
+    return found
+
+
+def _signer(machine: Machine, cwd: str) -> str:
+    """The tool that signs commits of this repository; empty: they are not signed."""
+
+    def setting(name: str) -> str:
+        return machine.run("git", "-C", cwd, "config", "--get", name).out.strip().lower()
+
+    if setting("commit.gpgsign") not in ("true", "yes", "on", "1"):
+        return ""
+    return {"ssh": "ssh-agent", "x509": ""}.get(setting("gpg.format"), "gpg")
+
+
+def _sign(toolchain: dict[str, Json], directories: Mapping[str, None]) -> str:
+    """The first file that shows that it is used; empty: none."""
+    for name in toolchain.get("signs") or ():
+        if any(os.path.exists(os.path.join(each, str(name))) for each in directories):
+            return str(name)
+    return ""
+
+
+def _sentence(machine: Machine, used: list[tuple[dict[str, Json], str]]) -> str:
+    def short(path: str) -> str:
+        below = path.removeprefix(machine.home.rstrip("/") + "/")
+        return path if below == path else f"~/{below}"
+
+    tools = ", ".join(f"{each.get('name')} ({sign})" for each, sign in used)
+    open_to = ", ".join(
+        short(str(path)) for each, _ in used for path in (each.get("writes") or ())[:3]
+    )
+    refused = ", ".join(str(each["refused"]) for each, _ in used if each.get("refused"))
+    what = f"this repository uses {tools}: at `workspace` agents may write to {open_to}"
+    if refused:
+        what += f"; refused below `full`: {refused}"
+    return what + "; `writable` of a backend adds places"
+
+
+FILES = ("opencode.json", "opencode.jsonc", "config.json")
+_RIVAL = re.compile(r"(model|rate-limit)-fallback", re.IGNORECASE)
+_OURS = re.compile(r"fallbackd|opencode-plugin/src/index\.ts")
+
+
+def unsupported_version(machine: Machine, program: str) -> str:
+    """A sentence on a version that cannot be used; empty: it can, or is no opencode."""
+    path = machine.which(program) if program == "opencode" else None
+    return unsupported(machine.run(path, "--version").out) if path is not None else ""
+
+
+def look_at_opencode(machine: Machine) -> list[Finding]:
+    found: list[Finding] = []
+    entries = [(path, *one) for path in _configs(machine) for one in _entries(machine, path)]
+    if why := unsupported_version(machine, "opencode"):
+        what = (
+            f"{why}; {machine.which('opencode')} gets no work, and its sessions are not protected"
+        )
+        for path in _configs(machine):
+            if _entries(machine, path) or _entries(machine, path, key="plugins"):
+                what += f"; it does not load the plugin that {path} names"
+        return [Finding("opencode", WARNING, what)]
+    for path, entry, fix in entries:
+        if entry.startswith(("file://", "/", "./", "../", "~/")):
+            if not os.path.isfile(_file_of(entry, path)):
+                what = (
+                    f"opencode does not load the plugin: {path} names {entry}, which is not there"
+                )
+                found.append(Finding("opencode", ERROR, what, fix))
+        else:
+            what = (
+                f"opencode does not load the plugin: {path} names the npm package {entry}, which"
+                " fallbackd does not publish, so that others could; name the file instead"
+            )
+            found.append(Finding("opencode", ERROR, what, fix))
+    if entries:
+        found += _rivals(machine)
+    if not entries and machine.which("opencode") is not None:
+        own = shared(OPENCODE_PLUGIN)
+        what = (
+            "opencode has no plugin of fallbackd, so that its sessions are not protected; put"
+            f' "plugin": ["{_url(own or "/PATH/TO/fallbackd/contrib/" + OPENCODE_PLUGIN)}"] into'
+            f" {_configs(machine, existing=False)[0]}"
+        )
+        found.append(Finding("opencode", NOTE, what))
+    return found
+
+
+def _rivals(machine: Machine) -> list[Finding]:
+    """Other plugins that send a failed message to another model."""
+    named = [(path, entry) for path in _configs(machine) for entry, *_ in _named(machine, path)]
+    return [
+        Finding(
+            "opencode",
+            WARNING,
+            f"opencode loads {entry} beside the plugin of fallbackd: both send a failed message to"
+            f" another model, so that it runs twice; remove one of them from {path}",
+        )
+        for path, entry in named
+        if _RIVAL.search(entry)
+    ]
+
+
+def _configs(machine: Machine, *, existing: bool = True) -> list[str]:
+    base = machine.environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(machine.home, ".config")
+    paths = [os.path.join(base, "opencode", name) for name in FILES]
+    if own := machine.environ.get("OPENCODE_CONFIG"):
+        paths.append(own)
+    return [path for path in paths if os.path.isfile(path)] if existing else paths
+
+
+def _entries(machine: Machine, path: str, *, key: str = "plugin") -> list[tuple[str, str]]:
+    """
+    Plugins that are meant to be ours, each with the command that names ours in its place.
+
+    Args:
+        key: Version 2 reads `plugins` too.
+    """
+    text = machine.read(path) or ""
+    named = _named(machine, path, key=key)
+    return [(entry, _fix(path, text, *at)) for entry, *at in named if _OURS.search(entry)]
+
+
+def _named(machine: Machine, path: str, *, key: str = "plugin") -> list[tuple[str, int, int]]:
+    try:
+        return list(strings(machine.read(path) or "", [key]))
+    except Unreadable:  # opencode says so itself
+        return []
+
+
+def _file_of(entry: str, config: str) -> str:
+    if entry.startswith("file://"):
+        return unquote(urlsplit(entry).path)
+    return os.path.join(os.path.dirname(config), os.path.expanduser(entry))
+
+
+def _url(path: str) -> str:
+    return f"file://{path}"
+
+
+def _fix(path: str, text: str, begin: int, end: int) -> str:
+    """It changes this string alone, though the same one may stand in the line before."""
+    own = shared(OPENCODE_PLUGIN)
+    if own is None:
+        return ""
+    line = text.count("\n", 0, begin)
+    in_line = text[text.rfind("\n", 0, begin) + 1 : begin].count(text[begin:end])
+    old = re.sub(r"[][\\.*^$#]", r"\\\g<0>", text[begin:end])
+    new = re.sub(r"[\\&#]", r"\\\g<0>", json.dumps(_url(own), ensure_ascii=False))
+    script = f"{line + 1}s#{old}#{new}#{in_line + 1}"
+    return f"sed -i {command(script)} {command(os.path.realpath(path))}"

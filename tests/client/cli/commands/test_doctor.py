@@ -8,7 +8,7 @@ from tests.client.conftest import RunCli
 from tests.client.gateway.listening import listening
 from tests.support.agents import program
 
-from fallbackd.config.programs import known_programs
+from fallbackd.config.profiles import known_programs
 from fallbackd_client import __version__
 from fallbackd_client.cli.main import main
 

@@ -13,7 +13,7 @@ from tests.support.gateway import free_port
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.commands.gateway import SETUP
 from fallbackd_client.cli.main import main
-from fallbackd_client.gateway.tools import TOOLS
+from fallbackd_client.gateway import TOOLS
 
 ON: dict[str, Any] = {
     "config.get": {"config": {"gateway": {"enabled": True, "port": 41411}}},

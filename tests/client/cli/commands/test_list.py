@@ -9,7 +9,7 @@ from tests.client.conftest import RunCli
 
 from fallbackd_client.cli.commands.list import directory, list_view
 from fallbackd_client.cli.ids import shortened
-from fallbackd_client.cli.render import Style, display_width
+from fallbackd_client.cli.output import Style, display_width
 
 RUNNING = {
     "delegation": "d2222222222222222222",

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from fallbackd_client.cli.commands.share import NOT_SHARED, sharing_line, status_view
-from fallbackd_client.cli.render import Style
+from fallbackd_client.cli.output import Style
 
 PLAIN = Style(enabled=False, width=80)
 AWAY = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fallbackd_client.cli.commands.completions import SHELLS, script
-from fallbackd_client.cli.completions.tree import whole_tree
+from fallbackd_client.cli.completions import whole_tree
 
 CONTRIB = Path(__file__).resolve().parents[4] / "contrib" / "completions"
 FILES = {

@@ -1,5 +1,5 @@
 from fallbackd_client.cli.commands import COMMANDS
-from fallbackd_client.cli.completions.tree import (
+from fallbackd_client.cli.completions import (
     BACKENDS,
     DELEGATIONS,
     DIRECTORIES,

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from tests.client.scripted import Failing, Peer, answering, serving
 
-from fallbackd_client.cli.completions import words
-from fallbackd_client.cli.completions.words import words_of
+from fallbackd_client.cli import completions
+from fallbackd_client.cli.completions import words_of
 
 ANSWERS = {
     "health": {
@@ -60,7 +60,7 @@ def test_without_a_daemon_there_are_no_words(tmp_path: Path) -> None:
 def test_a_daemon_that_does_not_answer_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(words, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(completions, "_ANSWER_S", 0.05)
 
     def silent(peer: Peer) -> None:
         while peer.read() is not None:

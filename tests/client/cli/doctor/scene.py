@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.agents import program
 
-from fallbackd.config.programs import known_programs
+from fallbackd.config.profiles import known_programs
 from fallbackd_client.cli.doctor.findings import Finding, Machine
 from fallbackd_client.cli.doctor.programs import programs_of
 

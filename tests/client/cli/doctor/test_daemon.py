@@ -7,7 +7,7 @@ import pytest
 from tests.client.cli.doctor.scene import Home, told
 from tests.support.agents import program
 
-from fallbackd.config.programs import known_programs
+from fallbackd.config.profiles import known_programs
 from fallbackd_client import __version__
 from fallbackd_client.cli.doctor.daemon import (
     look_at_daemon,

@@ -11,7 +11,7 @@ from tests.support.gateway import free_port
 
 from fallbackd_client.cli.doctor.gateway import look_at_gateway
 from fallbackd_client.client import Client
-from fallbackd_client.gateway.tools import TOOLS, Gateway
+from fallbackd_client.gateway import TOOLS, Gateway
 from fallbackd_client.settings.editing import Command
 
 

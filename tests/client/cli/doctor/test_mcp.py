@@ -11,8 +11,8 @@ from tests.client.cli.doctor.scene import Home, told
 from tests.support.agents import program
 from tests.support.daemon import ROOT
 
-from fallbackd_client.cli.doctor.mcp import look_at_mcp
-from fallbackd_client.mcp.install.clients import CLIENTS
+from fallbackd_client.cli.doctor.gateway import look_at_mcp
+from fallbackd_client.mcp.install import CLIENTS
 from fallbackd_client.settings.editing import Command
 
 

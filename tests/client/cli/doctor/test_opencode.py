@@ -8,10 +8,10 @@ import pytest
 from tests.client.cli.doctor.scene import Home, told
 from tests.support.agents import program
 
-from fallbackd.config.programs import known_programs
+from fallbackd.config.profiles import known_programs
 from fallbackd_client import __version__
 from fallbackd_client.cli.doctor.daemon import look_at_daemon
-from fallbackd_client.cli.doctor.opencode import look_at_opencode
+from fallbackd_client.cli.doctor.programs import look_at_opencode
 from fallbackd_client.cli.doctor.service import Service
 from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
 

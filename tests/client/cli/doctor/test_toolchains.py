@@ -9,7 +9,7 @@ from tests.client.cli.doctor.scene import Home
 from tests.support.agents import program
 
 from fallbackd_client.cli.doctor.findings import Finding
-from fallbackd_client.cli.doctor.toolchains import look_at_toolchains
+from fallbackd_client.cli.doctor.programs import look_at_toolchains
 
 STATUS = {
     "daemon": {"confinement": "on"},

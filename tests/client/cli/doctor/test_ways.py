@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fallbackd_client.cli.doctor.findings import Machine
-from fallbackd_client.cli.doctor.ways import look_at_ways
+from fallbackd_client.cli.doctor.gateway import look_at_ways
 
 STATUS = {"daemon": {"confinement": "on", "pid": os.getpid()}}
 

@@ -6,8 +6,8 @@ import pytest
 from tests.client.cli.doctor.scene import PROGRAMS, Home
 from tests.support.agents import program
 
-from fallbackd_client.cli.render import Style
-from fallbackd_client.cli.setup.agents import agents_view, first_question
+from fallbackd_client.cli.output import Style
+from fallbackd_client.cli.setup.starter import agents_view, first_question
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from fallbackd_client.cli.output import UsageError
-from fallbackd_client.cli.setup.asking import Asking, make_changes, reported
-from fallbackd_client.cli.setup.changes import Change, NotMade
+from fallbackd_client.cli.setup.changes import Asking, Change, NotMade, make_changes, reported
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ from tests.support.agents import program
 from fallbackd_client import __version__
 from fallbackd_client.cli.doctor.programs import programs_of
 from fallbackd_client.cli.doctor.service import Service, ask_manager
-from fallbackd_client.cli.setup.background import is_outdated, lost_to
 from fallbackd_client.cli.setup.changes import Change, NotMade, file_change, write
-from fallbackd_client.cli.setup.completions import completion_changes
-from fallbackd_client.cli.setup.starter import config_changes, starter_text
+from fallbackd_client.cli.setup.starter import completion_changes, config_changes, starter_text
 from fallbackd_client.cli.setup.units import (
     NoProgram,
     environment_change,
     install_changes,
+    is_outdated,
     linger_change,
+    lost_to,
     merged_path,
     uninstall_changes,
     unit_text,

@@ -10,7 +10,7 @@ import pytest
 from tests.client.conftest import RunCli
 
 from fallbackd_client.cli.commands.mcp import AGENTS
-from fallbackd_client.mcp.install.clients import CLIENTS
+from fallbackd_client.mcp.install import CLIENTS
 
 FILES = {
     "claude": ".claude.json",

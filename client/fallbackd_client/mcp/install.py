@@ -1,4 +1,4 @@
-"""The agents that can be given this server: where each keeps its servers, and what it needs."""
+"""The MCP server in the settings of the agents: added, found, removed."""
 
 from __future__ import annotations
 

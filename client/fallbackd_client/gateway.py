@@ -1,11 +1,13 @@
-"""What a program needs in its settings to ask the gateway; nothing that is there is replaced."""
+"""Programs that use the daemon's HTTP endpoint: settings, a first question, a new key."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
 import shlex
+import socket
 
 from fallbackd_client.settings import jsonc, toml_block
 from fallbackd_client.settings.editing import Command, Part
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from fallbackd_client.calls import Json
+
 
 _URL = re.compile(r"http://127\.0\.0\.1:([0-9]{1,5})(?:/v1)?")
 _MAX_CHARS = 64 * 1024
@@ -418,3 +421,150 @@ TOOLS: Mapping[str, Tool] = {
         ),
     )
 }
+
+
+ANSWER_S = 5.0
+_ALIAS = "claude-fallbackd-"
+"""Before a name that Claude Code is to show, too."""
+PROTOCOLS: Mapping[str, str] = {
+    "chat completions": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+    "Google's": "/v1beta/models/none:generateContent",
+}
+
+
+class Silent(Exception):
+    """There is no answer of a gateway. The text says why."""
+
+
+class WrongToken(Silent):
+    """The gateway listens, and knows another token."""
+
+
+def not_listening(daemon: Mapping[str, Json]) -> str | None:
+    """
+    Why the gateway does not listen at its port; None: it does, or is off.
+
+    The port may be another program's then. Nothing is to be sent there: the token is for the
+    gateway alone.
+
+    Args:
+        daemon: As `status` describes it.
+    """
+    for one in daemon.get("troubles") or []:
+        if one.get("kind") == "gateway":
+            return str(one.get("message"))
+    return None
+
+
+def is_open(port: int) -> bool:
+    """Whether a program listens there. Nothing is sent to it."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def models(port: int, token: str, *, api: str = "") -> list[str]:
+    """
+    What may be asked for, by one name each.
+
+    Args:
+        api: In this one alone.
+
+    Raises:
+        WrongToken: It is another one.
+        Silent: Nothing answers there, or it is something else.
+    """
+    names, _ = _listed(port, token, api)
+    aliases = {_ALIAS + one for one in names}
+    return [one for one in names if one not in aliases]
+
+
+def serves(port: int, token: str, *, api: str = "") -> bool:
+    """
+    Whether a backend is there for any model, in one API or in all of them. See `models`.
+
+    Raises:
+        WrongToken, Silent: See there.
+    """
+    names, serves_others = _listed(port, token, api)
+    return bool(names) or serves_others
+
+
+def _listed(port: int, token: str, api: str) -> tuple[list[str], bool]:
+    status, body = _ask(port, token, "GET", f"/v1/models?api={api}" if api else "/v1/models")
+    if status == 401:
+        raise WrongToken("it does not accept the token in the state directory")
+    try:
+        listed = json.loads(body)
+        return [str(one["id"]) for one in listed["data"]], bool(listed.get("serves_other_models"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Silent(f"what listens there is not the gateway (status {status})") from error
+
+
+def unanswered(port: int, token: str) -> list[str]:
+    """
+    Names of the protocols that it does not speak. What is sent is no request of any, and
+    reaches no backend.
+
+    Raises:
+        Silent: Nothing answers.
+    """
+    found = []
+    for name, path in PROTOCOLS.items():
+        status, body = _ask(port, token, "POST", path, b"[]")
+        try:
+            is_told = "error" in json.loads(body)
+        except (ValueError, TypeError):
+            is_told = False
+        if status != 400 or not is_told:
+            found.append(name)
+    return found
+
+
+def _ask(
+    port: int, token: str, method: str, path: str, body: bytes | None = None
+) -> tuple[int, bytes]:
+    line = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    try:
+        line.request(method, path, body=body, headers=headers)
+        answer = line.getresponse()
+        return answer.status, answer.read(1024 * 1024)
+    except (OSError, http.client.HTTPException) as error:
+        raise Silent(f"nothing answers there: {error}") from error
+    finally:
+        line.close()
+
+
+_MAX_KEY_CHARS = 4 * 1024 * 1024
+
+
+def holders(token: str, gateway: Gateway, environ: Mapping[str, str]) -> list[str]:
+    """What to do for each of them, a sentence each."""
+    found = []
+    for name, tool in TOOLS.items():
+        path = tool.file(environ)
+        text = _text(path)
+        if not token or token not in text:
+            continue
+        try:
+            is_ours = token not in tool.part(path, gateway).take(text)
+        except Unreadable:
+            is_ours = False
+        todo = "replace it there"
+        if is_ours:
+            todo = f"write the new one with: fallbackd-client gateway setup {name}"
+        found.append(f"{name} still has the old token in {path}; {todo}")
+    return found
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace", opener=regular) as file:
+            return file.read(_MAX_KEY_CHARS)
+    except OSError:
+        return ""

@@ -1,1 +1,0 @@
-"""Completions for shells, generated from the parsers of the command line."""

@@ -1,1 +1,0 @@
-"""Programs that ask the gateway: their settings, and whether their calls arrive."""
