@@ -35,7 +35,7 @@ def record() -> list[str]:
     Raises:
         subprocess.CalledProcessError: It failed.
     """
-    noon = {**os.environ, "TZ": f"X{time.gmtime().tm_hour - 12:+d}"}  # no day ends in between
+    noon = {**os.environ, "TZ": f"NOON{time.gmtime().tm_hour - 12:+d}"}  # no day ends in between
     done = subprocess.run(
         [sys.executable, DEMO],
         stdout=subprocess.PIPE,
