@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fallbackd_client.errors import RequestTooLarge as RequestTooLarge
     from fallbackd_client.errors import RpcError as RpcError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "AsyncClient": "aio",

@@ -2,8 +2,8 @@
 
 import argparse
 
-from fallbackd import __version__
 from fallbackd.app.main import _parser
+from fallbackd_client import __version__
 from fallbackd_client.cli.commands import COMMANDS
 from fallbackd_client.cli.parsing import command_parser, program_parser
 

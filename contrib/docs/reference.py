@@ -14,12 +14,12 @@ from contrib.docs.markdown import (
     unit_of,
 )
 
-from fallbackd import __version__
 from fallbackd.config.profiles import BACKENDS, built_in, chains
 from fallbackd.config.schema import json_schema
 from fallbackd.core.policy import REASONS
 from fallbackd.core.reasons import Reason
 from fallbackd.fronts.rpc.discover import document
+from fallbackd_client import __version__
 
 MADE = "<!-- Made by contrib/docs from the code: do not edit. -->\n\n"
 

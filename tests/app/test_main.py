@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import fallbackd_client
-from fallbackd import __version__
 from fallbackd.app.main import main
+from fallbackd_client import __version__
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

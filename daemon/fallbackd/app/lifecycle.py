@@ -22,7 +22,6 @@ import anyio.to_thread
 import structlog
 from msgspec import structs
 
-from fallbackd import __version__
 from fallbackd.api.health_view import usable_names
 from fallbackd.api.host import Checked, ConfigState, ImportedText, Trouble
 from fallbackd.api.opencode_servers import OpencodeServers
@@ -54,6 +53,7 @@ from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.store import Store
 from fallbackd.transports.http.clients import Clients, socks_trouble
 from fallbackd.transports.systemd_jobs import is_restart
+from fallbackd_client import __version__
 
 if TYPE_CHECKING:
     import httpx2

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fallbackd import __version__
+from fallbackd_client import __version__
 
 EXIT_USAGE = 2
 EXIT_CONFIG = 78

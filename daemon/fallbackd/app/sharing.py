@@ -13,7 +13,6 @@ import structlog
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
-from fallbackd import __version__
 from fallbackd.config.load import Loaded
 from fallbackd.config.tables import INSTALL, ShareConfig, is_exposed, plain_words, trouble_of
 from fallbackd.core.health.scopes import credential_scope, owner_of
@@ -21,6 +20,7 @@ from fallbackd.core.ids import ScopeId
 from fallbackd.engine.api import Engine
 from fallbackd.ports.secrets import SecretProblem
 from fallbackd.ports.share import Share
+from fallbackd_client import __version__
 
 if TYPE_CHECKING:
     from fallbackd.engine.sharing import Sharing

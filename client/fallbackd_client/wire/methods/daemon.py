@@ -37,7 +37,7 @@ DAEMON_PING: Method[DaemonPingParams, DaemonPingResult] = Method(
     read_only=True,
     who="any",
     summary="Check that the daemon answers, and which one it is.",
-    example=({}, {"version": "0.1.0", "pid": 4711, "at": 1767268800.0}),
+    example=({}, {"version": "0.2.0", "pid": 4711, "at": 1767268800.0}),
 )
 
 
@@ -292,7 +292,7 @@ STATUS: Method[StatusParams, StatusResult] = Method(
         {},
         {
             "daemon": {
-                "version": "0.1.0",
+                "version": "0.2.0",
                 "pid": 4711,
                 "started_at": 1767265200.0,
                 "uptime_s": 3600.0,

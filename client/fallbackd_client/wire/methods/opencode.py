@@ -54,7 +54,7 @@ OPENCODE_ANNOUNCE: Method[OpencodeAnnounceParams, OpencodeAnnounceResult] = Meth
     summary="A running opencode server says that it is there, to be watched.",
     example=(
         {"url": "http://127.0.0.1:4096", "directory": "/home/me/project"},
-        {"url": "http://127.0.0.1:4096", "known": False, "daemon": "0.1.0"},
+        {"url": "http://127.0.0.1:4096", "known": False, "daemon": "0.2.0"},
     ),
 )
 

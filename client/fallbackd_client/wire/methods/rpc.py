@@ -23,7 +23,7 @@ RPC_DISCOVER: Method[RpcDiscoverParams, RpcDiscoverResult] = Method(
     summary="All methods as an OpenRPC document.",
     example=(
         {},
-        {"openrpc": "1.3.2", "info": {"title": "fallbackd", "version": "0.1.0"}, "methods": []},
+        {"openrpc": "1.3.2", "info": {"title": "fallbackd", "version": "0.2.0"}, "methods": []},
     ),
 )
 

@@ -75,7 +75,7 @@ SHARE_STATUS: Method[ShareStatusParams, ShareStatusResult] = Method(
         {},
         {
             "share": {"state": "connected", "group": "home", "machine": "laptop", "outbox": 0},
-            "machines": [{"name": "desktop", "version": "0.1.0", "seen_ago_s": 12.0}],
+            "machines": [{"name": "desktop", "version": "0.2.0", "seen_ago_s": 12.0}],
             "scopes": ["quota:chatgpt-plan"],
         },
     ),

@@ -8,7 +8,7 @@ AT = 1_700_049_600.0
 IDLE = {"delegation.list": {"lines": []}}
 STATUS = {
     "daemon": {
-        "version": "0.1.0",
+        "version": "0.2.0",
         "pid": 42,
         "started_at": AT - 7380,
         "uptime_s": 7380.0,
@@ -45,7 +45,7 @@ STATUS = {
 def test_daemon_health_work_and_sessions_at_a_glance(run_cli: RunCli) -> None:
     ran = run_cli(["status"], {**IDLE, "status": STATUS})
     assert ran.code == 0
-    assert ran.out.startswith("fallbackd 0.1.0 · pid 42 · up 2h 3m · /run/user/1/")
+    assert ran.out.startswith("fallbackd 0.2.0 · pid 42 · up 2h 3m · /run/user/1/")
     assert "configuration error: defaults.settle_s: has to be at most 60" in ran.out
     assert re.search(r"^codex +rate_limited +2 +\S.* usage_limit: 5 h window$", ran.out, re.M)
     assert re.search(r"^opencode +healthy \(unproven\)$", ran.out, re.M)
@@ -102,7 +102,7 @@ def test_watching_shows_it_again_and_again(run_cli: RunCli) -> None:
         ["status", "--watch"], {**IDLE, "status": [STATUS, STATUS, Failing(-32603, "over")]}
     )
     assert ran.code == 1
-    assert ran.out.count("fallbackd 0.1.0") == 2
+    assert ran.out.count("fallbackd 0.2.0") == 2
 
 
 def test_what_is_wrong_with_the_records_is_shown_without_being_asked_for(run_cli: RunCli) -> None:
