@@ -105,25 +105,30 @@ async def test_a_connection_that_is_passed_to_a_process_outside_gives_it_no_more
             taker.bind(str(place))
             taker.listen()
 
-            def take() -> list[Any]:
+            def take() -> socket.socket:
                 taker.settimeout(HANG_S)
                 with taker.accept()[0] as peer:
-                    with _received(peer) as passed:
-                        found = [ask(passed), ask(passed, "config.get")]
+                    passed = _received(peer)
+                    answers.extend([ask(passed), ask(passed, "config.get")])
                     peer.send(b"x")
-                    return found
+                    return passed
 
             answers: list[Any] = []
+            kept: list[socket.socket] = []
             async with anyio.create_task_group() as tasks:
 
                 async def taking() -> None:
-                    answers.extend(await anyio.to_thread.run_sync(take))
+                    kept.append(await anyio.to_thread.run_sync(take))
 
                 tasks.start_soon(taking)
                 attempt, pong = await said_inside(daemon, f"passed_on({str(place)!r})")
+        with kept[0] as passed:
+            work = {"prompt": "x", "backend": "agent", "cwd": str(daemon.work_dir)}
+            late = await anyio.to_thread.run_sync(lambda: ask(passed, "delegate", **work))
         assert pong["attempt"] == answers[0]["attempt"] == attempt
         assert answers[0]["permissions"] == "read"
         assert "only a person may do this" in answers[1]["message"]
+        assert f"the attempt {attempt} from which this comes has ended" in late["message"]
 
 
 def _received(peer: socket.socket) -> socket.socket:
