@@ -1,6 +1,6 @@
 """Which backends can answer a request, and what each is asked for."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct, structs
@@ -124,33 +124,14 @@ def fitting(
         backend = policy.backends.get(entry.backend)
         if backend is None or not backend.enabled:
             continue
-        word: VerdictWord = "protocol"
-        api = api_of(backend, settings, kinds)
-        may_translate = entry.translate and not side
-        why = _other_protocol(api, mode, may_translate=may_translate, embeds=side in EMBEDS)
-        if why is None and side in EMBEDS:
-            own = settings.options_of(backend.id).embeddings
-            model = _embedding_model(own, found.model, entry.model)
-            why = _no_vectors(model, kept.values())
-            # Nothing stands in for a missing one: a tier of `model` does so itself.
-            entry = structs.replace(entry, model=model, tier="model")
-        else:
-            model = model_for(entry, backend, found.model)
-            is_for_vectors = not (backend.model or entry.model)
-            if why is None and is_for_vectors and settings.options_of(backend.id).embeddings:
-                word, why = "not_configured", "it has no model but those of its embeddings"
-        if why is None and model is None:
-            word, why = "not_configured", "no model: set the backend's model"
-        if why is None:
-            for one in _with_stand_in(entry, backend, model, asked=found.model):
-                key = one.backend, one.model
-                if key not in kept or kept[key].tier == "model":
-                    kept[key] = one
+        judged = _judged(entry, backend, found.model, settings, kinds, mode, side, kept.values())
+        if isinstance(judged, Verdict):
+            passed_over.setdefault(backend.id, judged)
             continue
-        verdict = Verdict(
-            backend=backend.id, kind=backend.kind, model=entry.model, verdict=word, reason=why
-        )
-        passed_over.setdefault(backend.id, verdict)
+        for one in judged:
+            key = one.backend, one.model
+            if key not in kept or kept[key].tier == "model":
+                kept[key] = one
     return Fitting(
         entries=tuple(kept.values()),
         passed_over=tuple(
@@ -159,6 +140,45 @@ def fitting(
             if all(one.backend != entry.backend for entry in kept.values())
         ),
     )
+
+
+def _judged(
+    entry: Entry,
+    backend: Backend,
+    asked: str | None,
+    settings: Settings,
+    kinds: Mapping[str, BackendKind],
+    mode: ApiMode,
+    side: str,
+    before: Collection[Entry],
+) -> Verdict | Sequence[Entry]:
+    """The entries that are asked in place of one; or why that backend is not asked."""
+
+    def unsuited(why: str, word: VerdictWord = "protocol") -> Verdict:
+        return Verdict(
+            backend=backend.id, kind=backend.kind, model=entry.model, verdict=word, reason=why
+        )
+
+    embeds = side in EMBEDS
+    api = api_of(backend, settings, kinds)
+    may_translate = entry.translate and not side
+    why = _other_protocol(api, mode, may_translate=may_translate, embeds=embeds)
+    if why is not None:
+        return unsuited(why)
+    own = settings.options_of(backend.id).embeddings
+    if embeds:
+        model = _embedding_model(own, asked, entry.model)
+        # Nothing stands in for a missing one: a tier of `model` does so itself.
+        entry = structs.replace(entry, model=model, tier="model")
+        if (why := _no_vectors(model, before)) is not None:
+            return unsuited(why)
+    else:
+        model = model_for(entry, backend, asked)
+        if own and not (backend.model or entry.model):
+            return unsuited("it has no model but those of its embeddings", "not_configured")
+    if model is None:
+        return unsuited("no model: set the backend's model", "not_configured")
+    return _with_stand_in(entry, backend, model, asked=asked)
 
 
 def _with_stand_in(

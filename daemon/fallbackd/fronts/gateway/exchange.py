@@ -18,7 +18,7 @@ import anyio
 from msgspec import structs
 
 from fallbackd.backends import passage
-from fallbackd.backends.passage import Passage, Unreadable, prompt_tokens
+from fallbackd.backends.passage import AnswerWatch, Passage, Unreadable, prompt_tokens
 from fallbackd.backends.repairs import Repair, proposed, words_of
 from fallbackd.backends.spec import NotConfigured
 from fallbackd.core.authority import Authority
@@ -72,7 +72,7 @@ from fallbackd.fronts.gateway.patience import (
 )
 from fallbackd.fronts.gateway.relay import Relay
 from fallbackd.fronts.gateway.routes import session_of
-from fallbackd.ports.passing import PassOn
+from fallbackd.ports.passing import PassedOn, PassOn
 
 # --- reports -------------------------------------------------------------------------------------
 # Reports the outcome of each call to the engine: health, leases and the next candidate.
@@ -339,22 +339,13 @@ class Exchange:
 
     async def _run(self) -> bool:
         """Whether the caller has an answer."""
-        self._headers[HOP] = next_hop(self._named)
-        found, entries, credential = self._fitting()
-        body = self._body.plain or b""
-        is_role = found.role is not None
-        self._session = session_of(
-            self._named, self._asked, body, is_role=is_role, within=self._asker.inside
-        )
-        asks = self._asks(found, entries, credential, self._session)
-        self._record.requested = entries[0].backend
+        found, entries, asks = self._begun()
         chosen = await self._resolve(asks)
         self._reason = choosing.why_not_first(chosen)
         turn, retry_at = chosen.turn, chosen.retry_at
         left, last = entries, None
         out = awaited(chosen.candidates) if self._asked.generates else None
         while chosen.backend is not None:
-            entry = choosing.entry_of(entries, chosen)
             reported = CallReport(
                 self._engine,
                 asks,
@@ -362,14 +353,10 @@ class Exchange:
                 turn,
                 proves=self._asked.generates,
                 stays=self._stays,
-                asked=body,
+                asked=self._body.plain or b"",
             )
-            try:
-                failed = await self._served(chosen, entry, found, reported)
-            except BaseException:
-                with anyio.CancelScope(shield=True):
-                    await self._left(chosen, reported)
-                raise
+            entry = choosing.entry_of(entries, chosen)
+            failed = await self._served_or_left(chosen, entry, found, reported)
             if failed is None:
                 return True
             left = choosing.others(left, chosen)
@@ -401,6 +388,30 @@ class Exchange:
             raise answers.still_limited(out, last, now=self._engine.clock.now())
         await self._give_up(last, retry_at)
         return False
+
+    def _begun(self) -> tuple[choosing.Wanted, tuple[Entry, ...], Mapping[str, Any]]:
+        """What is wanted, the entries that can be asked, and what is asked of `resolve`."""
+        self._headers[HOP] = next_hop(self._named)
+        found, entries, credential = self._fitting()
+        self._session = session_of(
+            self._named,
+            self._asked,
+            self._body.plain or b"",
+            is_role=found.role is not None,
+            within=self._asker.inside,
+        )
+        self._record.requested = entries[0].backend
+        return found, entries, self._asks(found, entries, credential, self._session)
+
+    async def _served_or_left(
+        self, chosen: Resolution, entry: Entry, found: choosing.Wanted, report: CallReport
+    ) -> NotAnswered | None:
+        try:
+            return await self._served(chosen, entry, found, report)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._left(chosen, report)
+            raise
 
     async def _left(self, chosen: Resolution, report: CallReport) -> None:
         """The caller did not wait for an answer."""
@@ -667,13 +678,7 @@ class Exchange:
         relay = self._relay(chosen, report, call.model, patience)
         asked_at = anyio.current_time()
         try:
-            done = await relay.run(passed)
-        except Refusal as refusal:
-            raise answers.unfinished(refusal.message) if self._asked.acts else refusal
-        except anyio.get_cancelled_exc_class():
-            if relay.is_silent and (self._caller.has_left or self._deadline.is_over):
-                self._silence_s = anyio.current_time() - asked_at
-            raise
+            done = await self._relayed(relay, passed, asked_at=asked_at)
         finally:
             if not relay.is_silent:
                 self._impatience.heard((entry.backend, chosen.model, chosen.credential))
@@ -692,6 +697,18 @@ class Exchange:
         self._record.answered(entry.backend, call.model, usage, at=at)
         await report.succeeded(usage)
         return None
+
+    async def _relayed(
+        self, relay: Relay, passed: PassedOn, *, asked_at: float
+    ) -> NotAnswered | AnswerWatch:
+        try:
+            return await relay.run(passed)
+        except Refusal as refusal:
+            raise answers.unfinished(refusal.message) if self._asked.acts else refusal
+        except anyio.get_cancelled_exc_class():
+            if relay.is_silent and (self._caller.has_left or self._deadline.is_over):
+                self._silence_s = anyio.current_time() - asked_at
+            raise
 
     def _priced(self, usage: Usage, backend: str, model: str | None) -> Usage:
         if model is None:

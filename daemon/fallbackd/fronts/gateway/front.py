@@ -75,28 +75,34 @@ def asks_as(
     given = _tokens(headers, query)
     if not given and asker is None:
         return Denied(401, "no token: `fallbackd-client gateway env` prints how to send it")
-    if token is None:
-        given = []
-    elif any(hmac.compare_digest(one, token.encode()) for one in given):
+    valid = [] if token is None else given
+    if any(hmac.compare_digest(one, (token or "").encode()) for one in valid):
         return PERSON if asker is None else asker
-    if asker is not None and any(_attempt_of(one, token or "") == OF_SERVERS for one in given):
-        return asker
-    attempts = [found for one in given if (found := _attempt_of(one, token or "")) is not None]
-    named = meet(map(authority_in, attempts)) if attempts else None
+    attempts = [found for one in valid if (found := _attempt_of(one, token or "")) is not None]
     if asker is None:
-        return _by_token_alone(named)
+        return _by_token_alone(attempts, authority_in)
+    return asker if OF_SERVERS in attempts else _by_both(asker, attempts, authority_in)
+
+
+def _by_token_alone(
+    attempts: list[str], authority_in: Callable[[str], Authority]
+) -> Authority | Denied:
+    if not attempts:
+        return Denied(
+            401, "the token is not the one of this endpoint: fallbackd-client gateway env"
+        )
+    named = meet(map(authority_in, attempts))
+    return named if named.inside else Denied(401, f"the token is of no use: {named.why}")
+
+
+def _by_both(
+    asker: Authority, attempts: list[str], authority_in: Callable[[str], Authority]
+) -> Authority | Denied:
+    named = meet(map(authority_in, attempts)) if attempts else None
     if named is None or not set(named.inside) <= set(asker.inside):
         text = f"you are asking from {asker.place}: send the token of its attempt, which"
         return Denied(401, f"{text} FALLBACKD_GATEWAY_TOKEN holds")
     return meet((asker, named))
-
-
-def _by_token_alone(named: Authority | None) -> Authority | Denied:
-    if named is None:
-        return Denied(
-            401, "the token is not the one of this endpoint: fallbackd-client gateway env"
-        )
-    return named if named.inside else Denied(401, f"the token is of no use: {named.why}")
 
 
 def deny(method: str, headers: Headers, *, port: int | None) -> Denied | None:

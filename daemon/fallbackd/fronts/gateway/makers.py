@@ -429,14 +429,22 @@ async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
     is_short = may_be_stream and not (watch.is_whole or _is_all(watch))
     if is_short or not isinstance(end, HttpResponse) or end.truncated:
         raise way.failed("it broke off")
-    why = watch.finish(end, is_side=True)
-    is_good = head.status < 300 and head.status != NO_CONTENT
-    if why is not None and is_good and not (watch.has_failed or watch.is_stream):
-        raise way.failed("what it sends is not a JSON object")
+    _require_json(watch, end, way)
     told = passed.masked(bytes(body)) if watch.has_failed else bytes(body)
     await way.begin(head, length=len(told))
     await way.caller.send(told)
     return head.status < 300
+
+
+def _require_json(watch: AnswerWatch | SealedWatch, end: HttpResponse, way: _Way) -> None:
+    """
+    Raises:
+        Refusal: A good answer with content is not of the API.
+    """
+    why = watch.finish(end, is_side=True)
+    is_good = end.status < 300 and end.status != NO_CONTENT
+    if why is not None and is_good and not (watch.has_failed or watch.is_stream):
+        raise way.failed("what it sends is not a JSON object")
 
 
 async def _read_into(
