@@ -27,7 +27,7 @@ class Machine:
         return shutil.which(self._expanded(program), path=path)
 
     def is_program_of(self, package: str, path: str) -> bool:
-        """Whether the program at `path` is the vendor's own: from its package, or native."""
+        """Return whether the program at `path` is the vendor's own: from its package, or native."""
         real = os.path.realpath(path)
         if f"/{package}/" in real:
             return True
@@ -60,7 +60,7 @@ _REJECT = 0x200
 
 def has_default_route(root: str = "/proc/net") -> bool:
     """
-    Whether a packet to anywhere would leave this machine. True where that is unknown.
+    Return whether a packet to anywhere would leave this machine. True where that is unknown.
 
     Source: proc_net(5) and the kernel's route files: `route` has destination, flags and mask in
     columns 2, 4 and 8; `ipv6_route` has destination, prefix length, flags and device in columns

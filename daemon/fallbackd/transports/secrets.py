@@ -31,10 +31,10 @@ from fallbackd.transports.process.environment import child_environment
 # What a source of a credential holds: a bare secret, or a document of a login with one inside.
 
 EXPIRY_NAMES = ("expires_at", "expiresAt", "expiry_date", "expiry", "expires", "Expiration")
-"""As the login files of agent CLIs and the helpers of clouds name it."""
+"""Names in the login files of agent CLIs and in what the helpers of clouds print."""
 RENEWAL_NAMES = ("refresh_token", "refreshToken")
 ACCOUNT_NAMES = ("account_id", "accountId", "account_uuid", "accountUuid")
-"""Of the account that logged in: it stays when the tokens are renewed."""
+"""Names of the account that logged in: it stays when the tokens are renewed."""
 _MILLISECONDS = 1e11
 """A larger number of seconds would be in the year 5138."""
 
@@ -46,7 +46,7 @@ class Material(Struct, frozen=True, kw_only=True):
     renewable: bool = False
     """Its owner renews it by itself: that it is over says nothing."""
     account: str | None = None
-    """Whose login it is, where the source says so: the same on all machines."""
+    """The account of the login, where the source says so: the same on all machines."""
 
     def __repr__(self) -> str:
         return f"Material(expires_at={self.expires_at})"
@@ -144,7 +144,9 @@ def _iso(text: str) -> float | None:
 
 
 def _claims(secret: str) -> dict[str, Any]:  # any JSON
-    """What a JSON Web Token says of itself; nothing where it is none. Source: RFC 7519, 4.1."""
+    """
+    Read what a JSON Web Token says of itself; nothing where it is none. Source: RFC 7519, 4.1.
+    """
     parts = secret.split(".")
     if len(parts) != 3 or not secret.startswith("ey"):
         return {}
@@ -168,7 +170,7 @@ KEY_BYTES = 32
 COMMAND_LIMIT_S = 15.0
 """A program that asks a keyring answers at once; one that asks a person must not hang a call."""
 COMMAND_FRESH_S = 300.0
-"""How long the answer of a command is used that does not say when it is over."""
+"""Time for which the answer of a command is used that does not say when it is over."""
 EXPIRY_LEEWAY_S = 30.0
 """A command is asked again this long before its answer is over: the call has to arrive."""
 

@@ -17,7 +17,7 @@ import anyio.to_thread
 from msgspec import Struct
 
 MAX_NEW_BYTES = 256 * 1024
-"""Of what was written since the last look, only the end is read."""
+"""Size of the end of what was written since the last look, which alone is read."""
 HEAD_BYTES = 4096
 _DEBOUNCE_MS = 200
 _STEP_MS = 200
@@ -37,7 +37,7 @@ class NewLines(Struct, frozen=True, kw_only=True):
 
 
 class Followed:
-    """How far each file was read. Files as they are at the first look are not news."""
+    """Places up to which each file was read. Files as they are at the first look are not news."""
 
     def __init__(self, places: tuple[str, ...]) -> None:
         self._places = places
@@ -85,7 +85,7 @@ class Followed:
 
 async def follow(places: tuple[str, ...]) -> AsyncIterator[list[NewLines]]:
     """
-    Until it is closed; directories that do not exist yet are waited for.
+    Follow until it is closed; directories that do not exist yet are waited for.
 
     Yields:
         First nothing: what is written from then on is news.

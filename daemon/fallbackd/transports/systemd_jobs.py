@@ -1,5 +1,5 @@
 """
-Why the manager stops us: both a stop and a restart arrive as SIGTERM.
+The reason why the manager stops us: both a stop and a restart arrive as SIGTERM.
 
 Source: systemctl(1), `list-jobs`; systemd.exec(5), INVOCATION_ID.
 """
@@ -17,7 +17,7 @@ ASK_LIMIT_S = 3.0
 
 async def is_restart(environ: Mapping[str, str], *, inheritable: Mapping[str, str]) -> bool:
     """
-    Whether the job that ends this service starts it again. False where that is not known.
+    Return whether the job that ends this service starts it again. False where that is not known.
 
     Args:
         inheritable: What of `environ` the manager's client may see.

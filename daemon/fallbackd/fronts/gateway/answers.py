@@ -1,4 +1,4 @@
-"""What goes back to a caller: a head and its body, a refusal, an answer that broke off."""
+"""Answers to a caller: a head and its body, a refusal, an answer that broke off."""
 
 from collections.abc import Mapping, Set
 from typing import Any, Protocol
@@ -23,7 +23,9 @@ class AnswerHead(Struct, frozen=True, kw_only=True):
 
 
 class ToCaller(Protocol):
-    """Where an answer goes: `begin` once, then `send`; or `write`, and `drained` after a False."""
+    """
+    The receiver of an answer: `begin` once, then `send`; or `write`, and `drained` after a False.
+    """
 
     @property
     def takes_pieces(self) -> bool:
@@ -36,7 +38,7 @@ class ToCaller(Protocol):
         ...
 
     def holds(self, size: int) -> bool:
-        """Whether so much of an answer may be held for it, see `room`."""
+        """Return whether so much of an answer may be held for it, see `room`."""
         ...
 
     async def begin(self, reply: AnswerHead) -> None: ...
@@ -44,7 +46,7 @@ class ToCaller(Protocol):
     async def send(self, data: bytes) -> None: ...
 
     def write(self, data: bytes) -> bool:
-        """As `send`, at once. False: the caller does not keep up."""
+        """Send at once, as `send` does. False: the caller does not keep up."""
         ...
 
     async def drained(self) -> None:
@@ -68,26 +70,28 @@ class Aborted(Exception):
 
 
 class NotAnswered(Struct, frozen=True, kw_only=True):
-    """What a backend did instead of answering; its own words, where it said some."""
+    """The failure of a backend that did not answer; its own words, where it said some."""
 
     evidence: Evidence
     reply: AnswerHead | None = None
     body: bytes = b""
     reason: Reason = Reason.UNKNOWN
-    """What it means, when that has been judged."""
+    """Its meaning, when that has been judged."""
     unsuited: str = ""
-    """Why it is none for this request, which is no fault of its own; empty: it has failed."""
+    """
+    The reason why it is none for this request, which is no fault of its own; empty: it has failed.
+    """
     is_translated: bool = False
     """The request was put into the words of another API, which may be what was refused."""
 
     @property
     def passes(self) -> bool:
-        """Whether the caller may wait for the end of it, and then be answered."""
+        """Return whether the caller may wait for the end of it, and then be answered."""
         return self.reason.row.is_over_by_itself
 
     @property
     def is_refusal(self) -> bool:
-        """Whether another backend may well take what this one refused."""
+        """Return whether another backend may well take what this one refused."""
         return not (self.unsuited or self.passes or self.reason in FINAL)
 
 
@@ -122,8 +126,8 @@ def to_be_told(before: NotAnswered | None, now: NotAnswered) -> NotAnswered:
 
 def status_of_error(failed: NotAnswered) -> int | None:
     """
-    With which status a backend's own words about its failure go back; None: it said none, or they
-    are a redirect, which the caller would follow with its login.
+    Find the status with which a backend's own words about its failure go back; None: it said none,
+    or they are a redirect, which the caller would follow with its login.
 
     An error that came with status 200 keeps it as an event of a stream, where clients look for
     one; a body that is nothing else would be taken for the answer.
@@ -175,8 +179,8 @@ def unsuited(mode: ApiMode, why: str) -> NotAnswered:
 
 def unless_aside(failed: NotAnswered, asked: Passage) -> NotAnswered:
     """
-    The same, but where its backend does not know a call beside the generation of text, or fails at
-    one that no model answers: such calls have limits of their own.
+    Return the failure unchanged but where its backend does not know a call beside the generation of
+    text, or fails at one that no model answers: such calls have limits of their own.
     """
     status = failed.evidence.http_status
     if not asked.side or status is None:
@@ -198,18 +202,18 @@ _NOT_SENT = frozenset(
 )
 """Names of failures before the first byte of a request has left."""
 _NOT_TAKEN = frozenset({*range(400, 500), 503, 529})
-"""With these a provider says that it has not begun."""
+"""Statuses with which a provider says that it has not begun."""
 
 
 def may_have_begun(evidence: Evidence) -> bool:
-    """Whether a backend may do what a request asked for, although it did not answer it."""
+    """Return whether a backend may do what a request asked for, although it did not answer it."""
     if evidence.http_status is not None:
         return evidence.http_status not in _NOT_TAKEN
     return not {evidence.exception, evidence.code} & _NOT_SENT
 
 
 def unfinished(why: str) -> Refusal:
-    """For a request that acts, of which it is not known whether it was begun."""
+    """Make the refusal of a request that acts, of which it is not known whether it was begun."""
     text = f"the backend did not answer ({why[:300] or 'no word'}) and may have begun what this"
     text += " request asks for (background, store or hosted tools), so that it was not sent again:"
     text += " look for its result at the provider before you repeat it"
@@ -217,7 +221,7 @@ def unfinished(why: str) -> Refusal:
 
 
 def still_limited(awaited: Verdict, failed: NotAnswered, *, now: float) -> Refusal:
-    """In place of the refusal of a backend that was asked instead of one that is out for now."""
+    """Make the refusal that replaces one of a backend asked instead of one that is out for now."""
     name, reason = awaited.backend, Reason(awaited.reason or "")
     wait_s = max(1.0, (awaited.until_at or now) - now)
     text = f"{name} is out of rotation: {reason.value}. The backend that was asked instead refused"

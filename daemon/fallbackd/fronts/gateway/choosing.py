@@ -1,4 +1,4 @@
-"""Which backends can answer a request, and what each is asked for."""
+"""Choice of the backends that can answer a request, and of the model that each is asked for."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -21,7 +21,7 @@ from fallbackd.fronts.gateway.answers import Refusal
 from fallbackd.fronts.gateway.translate.translation import can_translate
 
 ALIAS = "claude-fallbackd-"
-"""Before the name of a chain: Claude Code shows only models that begin with `claude`."""
+"""Prefix of the name of a chain: Claude Code shows only models that begin with `claude`."""
 _ANY = "*"
 _USABLE = frozenset({"healthy", "unproven", "cooldown"})
 MAX_NAMES = 256
@@ -30,12 +30,12 @@ MAX_KNOWN_CHARS = 1000
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What the `model` of a request names."""
+    """The meaning of the `model` of a request."""
 
     entries: tuple[Entry, ...]
     role: str | None = None
     name: str = _ANY
-    """Of the chain, the role or the backend; `*`: it was the id of a real model."""
+    """Name of the chain, the role or the backend; `*`: it was the id of a real model."""
     model: str | None = None
     """The id of a real model; None: it was a name of ours."""
 
@@ -73,7 +73,7 @@ def unknown_name(
     mode: ApiMode,
 ) -> Refusal | None:
     """
-    Why a name that can only be one of ours is not answered; None: it is known, or it may be the
+    Say why a name that can only be one of ours is not answered; None: it is known, or it may be the
     id of a real model.
 
     Args:
@@ -97,7 +97,7 @@ def unknown_name(
 
 
 class Fitting(Struct, frozen=True, kw_only=True):
-    """Which of the entries can be asked at all, and why the others cannot."""
+    """The entries that can be asked at all, and why the others cannot."""
 
     entries: tuple[Entry, ...]
     passed_over: tuple[Verdict, ...] = ()
@@ -112,7 +112,7 @@ def fitting(
     side: str = "",
 ) -> Fitting:
     """
-    Those of the entries that can be asked and know which model to ask for, each once.
+    Keep the entries that can be asked and know which model to ask for, each once.
 
     Args:
         side: See `passage.Passage`. Nothing of another API means the same.
@@ -195,7 +195,9 @@ def _with_stand_in(
 
 
 class Choices:
-    """What the `model` of a request offers, kept while the configuration stays as it is."""
+    """
+    The names that the `model` of a request offers, kept while the configuration stays as it is.
+    """
 
     def __init__(self) -> None:
         self._settings: Settings | None = None
@@ -231,7 +233,7 @@ class Choices:
 
 def _embedding_model(own: tuple[str, ...], asked: str | None, of_entry: str | None) -> str | None:
     """
-    Which of the embedding models of a backend is meant; None: it has none of that name.
+    Find the embedding model of a backend that is meant; None: it has none of that name.
 
     Args:
         of_entry: It may be another model, which writes.
@@ -242,7 +244,7 @@ def _embedding_model(own: tuple[str, ...], asked: str | None, of_entry: str | No
 
 
 def _no_vectors(model: str | None, before: Collection[Entry]) -> str | None:
-    """Why a backend cannot make these vectors; None: it can."""
+    """Say why a backend cannot make these vectors; None: it can."""
     if model is None:
         return "its embeddings do not name the model"
     first = next(iter(before), None)
@@ -266,7 +268,7 @@ def embeddings(
 def _other_protocol(
     api: ApiMode | None, mode: ApiMode, *, may_translate: bool, embeds: bool
 ) -> str | None:
-    """Why a backend of this API cannot answer a request of that one; None: it can."""
+    """Say why a backend of this API cannot answer a request of that one; None: it can."""
     if embeds and api == "responses":
         api = "chat_completions"  # both are of OpenAI's API, which has one for embeddings
     if api == mode or (may_translate and can_translate(mode, api)):
@@ -320,7 +322,7 @@ def _is_served(
 def names(
     settings: Settings, kinds: Mapping[str, BackendKind], modes: Collection[ApiMode]
 ) -> list[str]:
-    """What `model` may be in one of these APIs: chains, roles, backends and their models."""
+    """List what `model` may be in one of these APIs: chains, roles, backends and their models."""
     policy = settings.policy
     is_served = partial(_is_served, settings=settings, kinds=kinds, modes=modes)
     served = [one for one in policy.backends.values() if is_served((Entry(backend=one.id),))]
@@ -334,7 +336,9 @@ def names(
 def serves_others(
     settings: Settings, kinds: Mapping[str, BackendKind], modes: Collection[ApiMode]
 ) -> bool:
-    """Whether a model that is none of `names`, as programs ask by themselves, has a backend."""
+    """
+    Return whether a model that is none of `names`, as programs ask by themselves, has a backend.
+    """
     found = wanted("?", settings.policy)
     return any(fitting(found, settings, kinds, mode).entries for mode in modes)
 
@@ -367,14 +371,16 @@ def why_not_first(chosen: Resolution) -> str:
 
 
 def is_alone(chosen: Resolution) -> bool:
-    """Whether no other candidate would be asked instead."""
+    """Return whether no other candidate would be asked instead."""
     return all(one.verdict not in _USABLE for one in chosen.candidates)
 
 
 def unmetered(
     entries: tuple[Entry, ...], backends: Mapping[BackendId, Backend]
 ) -> tuple[Entry, ...]:
-    """What an attempt may ask that may spend nothing: also the first one is not billed by use."""
+    """
+    Keep what an attempt may ask that may spend nothing: also the first one is not billed by use.
+    """
     return tuple(one for one in entries if backends[one.backend].cost != "metered")
 
 

@@ -83,12 +83,12 @@ _OF_THE_REQUEST = frozenset(
         *(Reason.FORMAT_ERROR, Reason.PAYLOAD_TOO_LARGE),
     }
 )
-"""They say nothing of the backend: the conversation stays where its prompt is cached."""
+"""Reasons that say nothing of the backend: the conversation stays where its prompt is cached."""
 
 
 class CallReport:
     """
-    What became of one call; said once.
+    The outcome of one call; said once.
 
     A backend that the configuration has lost meanwhile has no health to be kept: what is said of
     it is dropped, and changes nothing for the caller.
@@ -112,12 +112,12 @@ class CallReport:
     ) -> None:
         self._engine = engine
         self.asks = asks
-        """For the next call of the same exchange."""
+        """Params of the next call of the same exchange."""
         self._proves = proves
         self._stays = stays
         self._asked = asked
         self.leaves = False
-        """What was refused is a part of the conversation: it moves to the next backend."""
+        """The refused part is one of the conversation: it moves to the next backend."""
         self._is_said = False
         self._call: dict[str, Any] = {
             **asks,
@@ -130,7 +130,7 @@ class CallReport:
         }
 
     def repeats(self) -> None:
-        """The same candidate is asked once more."""
+        """Count one more request to the same candidate."""
         self._call["further"] = self._call.get("further", 0) + 1
 
     async def answered(self) -> None:
@@ -147,7 +147,7 @@ class CallReport:
             await self.released()
 
     async def failed(self, evidence: Evidence) -> ReportAnswer | None:
-        """None: the backend is not configured any more."""
+        """Report a failure. None: the backend is not configured any more."""
         self._is_said = True
         judging = partial(judged, self._engine, evidence, backend=self._call["backend"])
         failure = await off_the_loop(evidence, judging)
@@ -168,14 +168,16 @@ class CallReport:
         return None
 
     async def _left_conversation(self) -> None:
-        """What the call was a part of does not go on with the next call of its conversation."""
+        """
+        Say that the conversation of the call does not go on with the next call of its conversation.
+        """
         if self._call["session"] is not None:
             with suppress(Refused):
                 seen = Reported(**{**self._call, "lease": None}, outcome="released")
                 await callers.report(self._engine, seen, outlives="nothing")
 
     async def broken(self, evidence: Evidence) -> ReportAnswer:
-        """It failed in the middle of its answer: no other is asked."""
+        """Report a failure in the middle of the answer: no other is asked."""
         answer = await self.failed(evidence) or ReportAnswer()
         await give_back(self._engine, self.asks, answer)
         return answer
@@ -213,7 +215,7 @@ class RepairedCall:
         self._backend, self._credential, self._session = backend, credential, session
         self._tried: tuple[Repair, ...] = ()
         self.is_left = False
-        """What the backend refuses is a part of the conversation, and no repair has helped."""
+        """The refused part is one of the conversation, and no repair has helped."""
 
     def prepared(self, call: OutwardCall) -> OutwardCall:
         """The call without what its backend is known to refuse."""
@@ -226,7 +228,7 @@ class RepairedCall:
         return call if made is request else call.with_repairs(made, repairs)
 
     def after(self, call: OutwardCall, evidence: Evidence) -> OutwardCall | None:
-        """What is sent after a refusal; None: nothing that is known would help."""
+        """Make the request that is sent after a refusal; None: nothing that is known would help."""
         request = call.sendable
         if request is None or len(self._tried) >= MOST:
             return None
@@ -238,7 +240,7 @@ class RepairedCall:
         return call.with_repairs(made, repairs)
 
     def keep(self, call: OutwardCall) -> None:
-        """It was answered: the same is done for later calls at once."""
+        """Keep repairs that were answered: they are made for later calls at once."""
         if call.repaired:
             self._engine.repairs.keep(
                 self._engine.settings, self._asked(call), call.repaired, call.foreign
@@ -292,7 +294,7 @@ class Exchange:
         self._impatience = impatience
         self._arrived_at = anyio.current_time()
         self._silence_s = 0.0
-        """How long a caller that has left heard nothing."""
+        """Time for which a caller that has left heard nothing."""
         self._choices = choices
         self._makers = makers
         self._outgoing = outgoing
@@ -310,13 +312,13 @@ class Exchange:
             asked_by=asker.attempt,
         )
         self._reason = ""
-        """Why the first backend did not answer."""
+        """The reason why the first backend did not answer."""
         self._key = named_by_key(self._named.get("idempotency-key") if asked.acts else None, body)
-        """Under which a request that acts is known; empty: it may not be sent twice at all."""
+        """Key of a request that acts; empty: it may not be sent twice at all."""
         self._may_have_begun = False
         """The last backend that was asked may be doing it."""
         self._repaired = ""
-        """What the last request was changed by, in words."""
+        """Repairs of the last request, in words."""
 
     async def run(self) -> None:
         """
@@ -338,7 +340,7 @@ class Exchange:
             self._engine.exchanges.end(self._record, state, at=self._engine.clock.now())
 
     async def _run(self) -> bool:
-        """Whether the caller has an answer."""
+        """Ask one after the other. Returns whether the caller has an answer."""
         found, entries, asks = self._begun()
         chosen = await self._resolve(asks)
         self._reason = choosing.why_not_first(chosen)
@@ -390,7 +392,7 @@ class Exchange:
         return False
 
     def _begun(self) -> tuple[choosing.Wanted, tuple[Entry, ...], Mapping[str, Any]]:
-        """What is wanted, the entries that can be asked, and what is asked of `resolve`."""
+        """Find what is wanted, the entries that can be asked, and what is asked of `resolve`."""
         self._headers[HOP] = next_hop(self._named)
         found, entries, credential = self._fitting()
         self._session = session_of(
@@ -423,7 +425,9 @@ class Exchange:
         await report.released()
 
     def _hangs(self, chosen: Resolution, waited_s: float) -> bool:
-        """Whether the callers before, and this one with its wait, show that a candidate hangs."""
+        """
+        Return whether the callers before, and this one with its wait, show that a candidate hangs.
+        """
         candidate = (chosen.backend or "", chosen.model, chosen.credential)
         backend = find_backend(self._engine.settings.policy, BackendId(candidate[0]))
         first_s = patience_with(backend, self._rules, is_streamed=True).first_s
@@ -445,13 +449,13 @@ class Exchange:
 
     @property
     def _stays(self) -> bool:
-        """Whether the first backend alone is asked."""
+        """Return whether the first backend alone is asked."""
         is_bound = self._asked.previous is not None or self._makers.find(self._key) is not None
         return is_bound or self._named.get(FAILOVER) == "0"
 
     def _fitting(self) -> tuple[choosing.Wanted, tuple[Entry, ...], str | None]:
         """
-        What the caller names, whom it may be asked of, and the account that alone can answer.
+        Find what the caller names, whom it may be asked of, and the account that alone can answer.
 
         Raises:
             Refusal: No backend can.
@@ -496,7 +500,7 @@ class Exchange:
         credential: str | None,
         session: str | None,
     ) -> Mapping[str, Any]:
-        """What is asked of `resolve`, and with each report again."""
+        """Make the params of `resolve`, and with each report again."""
         return {
             "session": session,
             "role": found.role,
@@ -547,7 +551,9 @@ class Exchange:
     async def _reported(
         self, failed: NotAnswered, chosen: Resolution, report: CallReport
     ) -> ReportAnswer | None:
-        """None: there is nothing to say against the backend, which is passed over."""
+        """
+        Report a failure. None: there is nothing to say against the backend, which is passed over.
+        """
         if not failed.unsuited:
             answer = await report.failed(failed.evidence)
             if answer is not None:
@@ -720,7 +726,10 @@ class Exchange:
         self._makers.keep(response, backend, credential, is_stored=is_stored)
 
     def _not_done(self, failed: NotAnswered, backend: BackendId, bound: Maker | None) -> None:
-        """Of a request that acts: it is sent again only where it was certainly not begun."""
+        """
+        Note a failure of a request that acts: it is sent again only where it was certainly not
+        begun.
+        """
         self._may_have_begun = answers.may_have_begun(failed.evidence)
         if not self._may_have_begun:
             self._makers.free(self._key, bound)

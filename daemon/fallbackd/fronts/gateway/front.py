@@ -59,7 +59,7 @@ def asks_as(
     authority_in: Callable[[str], Authority],
 ) -> Authority | Denied:
     """
-    What the caller may ask, or why it is not answered.
+    Find what the caller may ask, or why it is not answered.
 
     Args:
         port: Where it came in; None: through the Unix socket, whose mode protects it.
@@ -106,7 +106,7 @@ def _by_both(
 
 
 def deny(method: str, headers: Headers, *, port: int | None) -> Denied | None:
-    """Why nothing is answered to a web page; None: it is none."""
+    """Say why nothing is answered to a web page; None: it is none."""
     named = dict(headers)
     if port is not None and named.get("host", "").lower() not in {
         f"{one}:{port}" for one in _LOCAL
@@ -120,7 +120,7 @@ def deny(method: str, headers: Headers, *, port: int | None) -> Denied | None:
 
 
 def has_token(headers: Headers, query: str, token: str) -> bool:
-    """Whether any token of ours is sent, for whatever that is worth."""
+    """Return whether any token of ours is sent, for whatever that is worth."""
     return any(
         hmac.compare_digest(one, token.encode()) or _attempt_of(one, token) is not None
         for one in _tokens(headers, query)
@@ -129,15 +129,15 @@ def has_token(headers: Headers, query: str, token: str) -> bool:
 
 OF_SERVERS = ""
 """
-In place of an attempt: a helper server serves one after the other. It only says that the process
-knows the gateway, which gives what those attempts may that it runs.
+Name in place of an attempt: a helper server serves one after the other. It only says that the
+process knows the gateway, which gives what those attempts may that it runs.
 """
 
 
 def token_for(attempt: str, token: str) -> str:
     """
-    What an attempt sends in place of the person's token. It needs no record, ends with the attempt
-    and with the person's token, and does not reveal that one.
+    Make what an attempt sends in place of the person's token. It needs no record, ends with the
+    attempt and with the person's token, and does not reveal that one.
     """
     seal = hmac.new(token.encode(), f"attempt {attempt}".encode(), hashlib.sha256).hexdigest()
     return f"fallbackd-{attempt}-{seal}"
@@ -185,7 +185,7 @@ class ListCaller:
         self._events = EventReader(max_bytes=MAX_WHOLE_BYTES)
         self._is_list = self._is_begun = False
         self._head: AnswerHead | None = None
-        """Of an answer whose length is stated: the one of the list is not known yet."""
+        """Head of an answer whose length is stated: the one of the list is not known yet."""
 
     @property
     def takes_pieces(self) -> bool:
@@ -283,7 +283,7 @@ class KeptAlive:
         self._is_open = False
         self._is_begun = False
         self._unfit = ""
-        """Why what follows cannot stand behind the head that has left; empty: it can."""
+        """The reason why what follows cannot stand behind the head that has left; empty: it can."""
 
     @property
     def takes_pieces(self) -> bool:
@@ -297,7 +297,7 @@ class KeptAlive:
         return self._caller.holds(size)
 
     async def during(self, answer: Callable[[], Awaitable[None]]) -> None:
-        """What `answer` raises is raised, in no group."""
+        """Run `answer`; what it raises is raised, in no group."""
         failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._beat)
@@ -356,7 +356,7 @@ class KeptAlive:
 
 
 def kept_alive(caller: ToCaller, asked: Passage, *, every_s: float | None) -> KeptAlive | None:
-    """None: its answer comes in one piece, or none is wanted."""
+    """Make a caller that is kept alive. None: its answer comes in one piece, or none is wanted."""
     if every_s is None or not (asked.is_streamed and caller.takes_pieces):
         return None
     return KeptAlive(caller, asked.mode, every_s=every_s)
@@ -423,7 +423,7 @@ class GatewayFront:
         )
 
     def configure(self, rules: Rules, limits: Bounds) -> None:
-        """For the requests that come from now on."""
+        """Change the rules of the requests that come from now on."""
         self._rules, self._limits = rules, limits
         self._server.room.most_bytes = limits.max_memory_bytes
 
@@ -471,7 +471,7 @@ class GatewayFront:
             await _tell(line, mode, self._refusal(error, request))
 
     def _refusal(self, error: Exception, request: HeadIn) -> Refusal:
-        """Of the request, by what was raised."""
+        """Make the refusal of a request from what was raised."""
         if isinstance(error, Refusal):
             return error
         if isinstance(error, Refused):

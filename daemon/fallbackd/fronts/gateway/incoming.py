@@ -23,11 +23,11 @@ class HeadIn(Struct, frozen=True, kw_only=True):
     no provider: in UTF-8.
     """
     port: int | None
-    """Where it came in; None: through the Unix socket."""
+    """Port at which it came in; None: through the Unix socket."""
     asker: Authority | None = None
-    """What the process that connected may ask; None: its token says."""
+    """Authority of the process that connected; None: its token says."""
     is_one_too_many: bool = False
-    """As many callers as there are places for are being answered."""
+    """True where as many callers as there are places for are being answered."""
 
 
 class IncomingRequest:
@@ -38,9 +38,11 @@ class IncomingRequest:
         self.url = b""
         self.fields: list[tuple[bytes, bytes]] = []
         self.body = bytearray()
-        """In one block, which is given back to the system at once: pieces would lie scattered."""
+        """
+        Content in one block, which is given back to the system at once: pieces would lie scattered.
+        """
         self.size = 0
-        """Of the body, as far as it has come."""
+        """Size of the body, as far as it has come."""
         self.is_begun = self.has_head = False
         self.is_whole = False
         self.is_kept = False
@@ -65,7 +67,7 @@ class IncomingRequest:
         )
 
     def stated_size(self, most: int) -> int:
-        """Of the body; in pieces it may have up to `most` bytes."""
+        """Return the size of the body; in pieces it may have up to `most` bytes."""
         stated = next((value for name, value in self.fields if name == b"content-length"), b"")
         return min(int(stated), most) if stated.isdigit() else most
 
@@ -98,20 +100,20 @@ def _without_upgrade(name: bytes, value: bytes) -> bytes:
 
 _MAGIC = b"\x1f\x8b"
 _FED_BYTES = 16 * 1024
-"""At once: behind each member the rest of what was fed is copied."""
+"""Bytes fed at once: behind each member the rest of what was fed is copied."""
 MAX_MEMBERS = 10_000
-"""Of one body: empty ones cost time, and add nothing to its size."""
+"""Bound of one body: empty ones cost time, and add nothing to its size."""
 
 
 class TooLong(Exception):
-    """It is longer than allowed when it is unpacked."""
+    """The body is longer than allowed when it is unpacked."""
 
 
 class Body(Struct, frozen=True, kw_only=True):
     plain: bytes | None
-    """None: in an encoding that is not looked into."""
+    """The unpacked body. None: in an encoding that is not looked into."""
     packed: bytes | None = None
-    """As it arrived; None: not compressed."""
+    """The body as it arrived; None: not compressed."""
 
 
 def read_body(body: bytes, encoding: str, *, max_bytes: int) -> Body:

@@ -43,7 +43,7 @@ KEPT = 10_000
 MAX_FILE_BYTES = 8 * 1024 * 1024
 MAX_KEY_CHARS = 256
 _KEY = "idempotency-key "
-"""Before the key of a request, in the place of the id of an answer."""
+"""Prefix of the key of a request, in the place of the id of an answer."""
 
 
 def named_by_key(key: str | None, body: Body) -> str:
@@ -61,7 +61,7 @@ class Maker(Struct, frozen=True):
     """The label of the account that has it."""
 
     def can_be_asked(self, backends: Mapping[BackendId, Backend]) -> bool:
-        """Whether the account is still configured."""
+        """Return whether the account is still configured."""
         found = backends.get(self.backend)
         if found is None or not found.enabled:
             return False
@@ -154,7 +154,7 @@ class Makers:
         backends: Mapping[BackendId, Backend],
     ) -> tuple[tuple[Entry, ...], str | None]:
         """
-        Those that can continue an answer, with the account to do it.
+        Keep the entries that can continue an answer, with the account to do it.
 
         Raises:
             Refusal: None of them can, or it is not known which one.
@@ -228,7 +228,7 @@ class Makers:
         self._is_failing = False
 
     def _rewrite(self, path: str) -> None:
-        """Without what is not known any more."""
+        """Write the file again without what is not known any more."""
         lines = [_Line(name, one.backend, one.credential) for name, one in self._kept.items()]
         data = b"".join(msgspec.json.encode(one) + b"\n" for one in lines)
         try:
@@ -266,7 +266,7 @@ class StoredCall(Struct, frozen=True, kw_only=True):
     method: str
     response: str
     side: str
-    """What stands behind `/responses/`."""
+    """The rest of the path behind `/responses/`."""
     query: str
 
     @property
@@ -275,7 +275,7 @@ class StoredCall(Struct, frozen=True, kw_only=True):
 
 
 def stored_call(method: str, path: str, query: str) -> StoredCall | None:
-    """None: the request is of another kind."""
+    """Read a call from its path. None: the request is of another kind."""
     found = _PATH.fullmatch(path)
     if found is None or method not in _METHODS[found[2]]:
         return None
@@ -410,7 +410,10 @@ async def _head(passed: PassedOn, way: _Way) -> HttpResponse:
 
 
 async def _passed_back(passed: PassedOn, call: StoredCall, way: _Way) -> bool:
-    """Whether it is what was asked for, rather than an error in the words of its provider."""
+    """
+    Pass the answer back. Returns whether it is what was asked for, rather than an error in the
+    words of its provider.
+    """
     head = await _head(passed, way)
     # A provider that does not stream what it has stored answers with the whole of it all the same.
     may_be_stream = call.is_streamed and head.status < 300 and not is_sealed(head)

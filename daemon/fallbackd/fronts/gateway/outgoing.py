@@ -28,14 +28,17 @@ from fallbackd.fronts.gateway.translate.translation import Target, Translation
 from fallbackd.ports.passing import PassedOn, TakePiece
 
 HOP = "x-fallbackd-hop"
-"""How often a request has passed a daemon like this one: one that comes back goes round."""
+"""
+Header that counts how often a request has passed a daemon like this one: one that comes back goes
+round.
+"""
 
 MAX_TEMPLATES = 256
 """Callers choose models and queries."""
 
 
 class OutwardCall(Struct, frozen=True, kw_only=True):
-    """What a backend is sent."""
+    """One request to a backend, before its address and credential are known."""
 
     asked: Passage
     model: str | None
@@ -45,7 +48,7 @@ class OutwardCall(Struct, frozen=True, kw_only=True):
     plain: bytes | None = None
     """The body, where it leaves packed; None: it does not, or cannot be unpacked."""
     repaired: tuple[Repair, ...] = ()
-    """What was changed of it, since the backend has refused it otherwise."""
+    """Changes of it, since the backend has refused it otherwise."""
     foreign: frozenset[bytes] = frozenset()
     """See `repairs.Sendable`."""
 
@@ -68,7 +71,7 @@ class OutwardCall(Struct, frozen=True, kw_only=True):
         return "content-encoding" in self.headers
 
     def with_repairs(self, made: Sendable, repairs: tuple[Repair, ...]) -> "OutwardCall":
-        """The same call with what was made of its part that can be repaired."""
+        """Return a copy with what was made of its part that can be repaired."""
         headers, body = made.headers, made.body
         if self.is_packed and body == self.plain:
             body = self.body
@@ -168,13 +171,16 @@ class Outgoing:
 
 _CODING = "content-encoding"
 _KEPT = ("user-agent", HOP)
-"""Of the headers: the others belong to the API of the caller."""
+"""Headers that are kept: the others belong to the API of the caller."""
 
 
 def outward(
     asked: Passage, model: str | None, headers: Mapping[str, str], body: Body
 ) -> OutwardCall:
-    """For a backend of the caller's own API. A body stays packed where its model stays as it is."""
+    """
+    Make the call to a backend of the caller's own API. A body stays packed where its model stays as
+    it is.
+    """
     if body.packed is None:
         return OutwardCall(asked=asked, model=model, headers=headers, body=body.plain or b"")
     is_in_body = asked.mode != "generate_content" or (asked.embeds and body.plain is not None)
@@ -190,7 +196,7 @@ def outward(
 
 def translated(call: OutwardCall, api: ApiMode, options: Options) -> OutwardCall:
     """
-    The same for a backend of another API.
+    Make the call to a backend of another API.
 
     Raises:
         fallbackd.backends.passage.Unreadable: The body is no request of the caller's API.
@@ -218,7 +224,7 @@ def call_to(
     body: Body,
 ) -> OutwardCall:
     """
-    What a backend is sent, in its own API.
+    Make the call to a backend, in its own API.
 
     Args:
         wanted: The model that the caller named.
@@ -242,7 +248,7 @@ def call_to(
 
 
 def translation_words(call: OutwardCall, api: ApiMode, entry: Entry) -> str:
-    """For the record: from which API into which, and what is left behind."""
+    """Describe a translation for the record: from which API into which, and what is left behind."""
     lost = "" if call.translation is None else ", ".join(call.translation.lost)
     text = f"translated from {api} to {call.asked.mode} for {entry.backend}"
     return text + (f"; not carried over: {lost}" if lost else "")

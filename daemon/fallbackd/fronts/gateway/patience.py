@@ -1,4 +1,6 @@
-"""How long the gateway waits: for a caller, for a backend, and before it asks one a second time."""
+"""
+Times that the gateway waits: for a caller, for a backend, and before it asks one a second time.
+"""
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,17 +33,17 @@ class Rules(Struct, frozen=True, kw_only=True):
     """Chains and roles that hold their answers to the end, whatever `hold` says."""
     hold_s: float = HOLD_S
     commit_on_reasoning: bool = True
-    """Whether an answer begins with what its model thinks."""
+    """True where an answer begins with what its model thinks."""
     keepalive_s: float | None = None
-    """Between two keep-alives in a streamed answer that is held; None: there are none."""
+    """Seconds between two keep-alives in a streamed answer that is held; None: there are none."""
     allow_metered: bool = False
-    """Whether a backend that bills each call may stand in for one that does not."""
+    """True where a backend that bills each call may stand in for one that does not."""
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 32 * 1024 * 1024
     max_memory_bytes: int = MAX_MEMORY_MB * 1024 * 1024
-    """What is held of all long requests and answers together."""
+    """Bound of what is held of all long requests and answers together."""
 
 
 # --- the limit of a caller -----------------------------------------------------------------------
@@ -106,9 +108,9 @@ Awaited = tuple[str, str | None, str | None]
 """Backend, model, credential."""
 
 _CHANCE_S = 0.2
-"""Before a server that broke once is asked again; up to twice that."""
+"""Wait before a server that broke once is asked again; up to twice that."""
 _BUSY_S = 2.0
-"""The same for one that has too much to do; up to three."""
+"""Wait for one that has too much to do; up to three."""
 _BLIPS = frozenset({Reason.EMPTY_RESULT, Reason.NETWORK, Reason.OVERLOADED, Reason.SERVER_ERROR})
 
 
@@ -121,7 +123,7 @@ def wait_before_second(
     is_alone: bool,
 ) -> float | None:
     """
-    How long to wait before the same backend is asked again; None: it is not.
+    Return the time to wait before the same backend is asked again; None: it is not.
 
     Args:
         is_alone: No other backend would answer instead.
@@ -139,7 +141,7 @@ def wait_before_second(
 
 
 def is_usable(engine: Engine, one: Awaited) -> bool:
-    """Whether it is still configured as it was chosen, and paused by no person."""
+    """Return whether it is still configured as it was chosen, and paused by no person."""
     name, model, credential = one
     backend = find_backend(engine.settings.policy, BackendId(name))
     if backend is None or not backend.enabled or backend.lacks is not None:
@@ -153,13 +155,13 @@ def is_usable(engine: Engine, one: Awaited) -> bool:
 
 
 def withdrawn(one: Awaited) -> NotAnswered:
-    """In place of a call to a candidate that may not be used any more."""
+    """Make the failure in place of a call to a candidate that may not be used any more."""
     why = f"{one[0]} was paused or configured anew while the call waited for it"
     return NotAnswered(evidence=Evidence(text=why, stream="exception"), unsuited=why)
 
 
 class Pauses:
-    """Which candidates are waited for, and until when."""
+    """The candidates that are waited for, each with its instant."""
 
     def __init__(self) -> None:
         self._until: dict[Awaited, float] = {}
@@ -207,26 +209,26 @@ class Pauses:
 STALL_S = 180.0
 """Silence within an answer that has begun, where the backend sets none."""
 WHOLE_S = 300.0
-"""For an answer that comes in one piece, where the backend sets no limit."""
+"""Limit of an answer that comes in one piece, where the backend sets no limit."""
 UNSAID_S = 600.0
 IN_A_ROW = 3
-"""So many callers that leave without a byte show that a backend hangs."""
+"""Number of callers that leave without a byte, which shows that a backend hangs."""
 LEFT_S = 2.0
 """A caller that leaves earlier has changed its mind."""
 SHARE = 2 / 3
-"""Of the time that a caller still waits: for a backend that others can follow."""
+"""Share of the time that a caller still waits: for a backend that others can follow."""
 READ_TIMEOUT = "x-stainless-read-timeout"
 """Header of the clients of OpenAI and Anthropic: how long they wait, in seconds."""
 
 
 class Patience(Struct, frozen=True, kw_only=True):
     first_s: float
-    """Until the first words."""
+    """Limit until the first words."""
     stall_s: float
-    """Between words."""
+    """Limit between words."""
     may_think: bool = False
     """
-    Without words an answer that was opened in time is no failure: what is held of it is passed on
+    An answer that was opened in time without words is no failure: what is held of it is passed on
     after `first_s`, and silence counts from then.
     """
     unsaid_s: float = UNSAID_S
@@ -252,8 +254,8 @@ class Impatience:
 
     def left(self, one: Awaited, *, after_s: float, first_s: float) -> bool:
         """
-        Whether this one shows that the candidate hangs: the third, if they have waited for a third
-        of its time together.
+        Count one that left. Returns whether it shows that the candidate hangs: the third, if they
+        have waited for a third of its time together.
 
         Args:
             first_s: How long it may take until its first words.
@@ -270,7 +272,7 @@ class Impatience:
 
 def share_s(left_s: float, *, is_last: bool) -> float:
     """
-    How much of the time that a caller still waits one backend has.
+    Return how much of the time that a caller still waits one backend has.
 
     Args:
         is_last: No other backend would be asked behind it.
@@ -279,7 +281,7 @@ def share_s(left_s: float, *, is_last: bool) -> float:
 
 
 def waits_s(named: Mapping[str, str]) -> float | None:
-    """How long the client of a request waits for the next byte, where it says so."""
+    """Read how long the client of a request waits for the next byte, where it says so."""
     try:
         found = float(named.get(READ_TIMEOUT, ""))
     except ValueError:

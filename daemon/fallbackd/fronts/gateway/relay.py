@@ -58,9 +58,11 @@ class SealedWatch(AnswerWatch):
 # --- the relay -----------------------------------------------------------------------------------
 
 FAREWELL_S = 1.0
-"""For the end of a stream whose last event has come, and of chat completions that have ended."""
+"""
+Wait for the end of a stream whose last event has come, and of chat completions that have ended.
+"""
 AFTER_END_S = 10.0
-"""For what still comes behind the reason of an end: usage, the last event, another answer."""
+"""Wait for what still comes behind the reason of an end: usage, the last event, another answer."""
 
 
 class Relay:
@@ -104,7 +106,7 @@ class Relay:
         self._is_good = self._is_held_to_end = False
         self._asked_at = self._heard_at = 0.0
         self._time = asyncio.get_running_loop().time
-        """As `anyio.current_time`, which looks for its loop each time."""
+        """Clock of `anyio.current_time`, which looks for its loop each time."""
 
     @property
     def response_id(self) -> str:
@@ -113,7 +115,7 @@ class Relay:
 
     @property
     def is_silent(self) -> bool:
-        """Not even the head of an answer has come."""
+        """Return whether not even the head of an answer has come."""
         return self._heard_at == 0.0
 
     def close(self) -> None:
@@ -122,7 +124,7 @@ class Relay:
 
     async def run(self, passed: PassedOn) -> NotAnswered | AnswerWatch:
         """
-        What was read, when the caller has all of it; else why the next backend is asked.
+        Return what was read, when the caller has all of it; else why the next backend is asked.
 
         Raises:
             Aborted: In the middle of the answer.
@@ -178,7 +180,7 @@ class Relay:
                 is_over = await passed.flow(self._take)
 
     def _wait_until(self, give_up_at: float) -> float:
-        """When silence is long enough."""
+        """Return the instant at which silence is long enough."""
         watch = self._watch
         if watch.has_ended:
             is_last = watch.is_over or self._ends_with_its_reason
@@ -196,12 +198,12 @@ class Relay:
 
     @property
     def _ends_with_its_reason(self) -> bool:
-        """Whether nothing that matters stands behind the reason of the end."""
+        """Return whether nothing that matters stands behind the reason of the end."""
         return self._asked.mode == "chat_completions" and self._asked.is_single
 
     @property
     def _may_be_released(self) -> bool:
-        """Whether what is held is passed on although no word of the answer has come."""
+        """Return whether what is held is passed on although no word of the answer has come."""
         is_held = not self._is_begun and not self._is_held_to_end
         may_wait = self._patience.may_think or self._watch.has_thought
         return is_held and may_wait and not self._watch.is_committed
@@ -222,7 +224,7 @@ class Relay:
         return self._goes_on_with(data) and is_same
 
     def _read(self, data: bytes, *, is_sent: bool) -> bytes:
-        """What the caller may get of it, as far as it is whole."""
+        """Return what the caller may get of it, as far as it is whole."""
         is_between = sse.ends_event(data)
         sieve = self._sieve
         if sieve is not None and (sieve.leaves_out or not is_sent):
@@ -253,7 +255,7 @@ class Relay:
             raise no_room()
 
     def _is_to_begin(self) -> bool:
-        """What is held is enough to decide, one way or the other."""
+        """Return whether what is held is enough to decide, one way or the other."""
         watch = self._watch
         waits = self._is_held_to_end or self._patience.waits_for_text
         most = passage.MAX_WHOLE_BYTES if waits else passage.MAX_HELD_BYTES
@@ -263,7 +265,9 @@ class Relay:
         return is_bad or (is_said and not self._is_held_to_end) or len(self._held) > most
 
     async def _begin_or_fail(self, passed: PassedOn, head: HttpResponse) -> NotAnswered | None:
-        """Before the beginning: why the next backend is asked, if so; else it may begin now."""
+        """
+        Decide before the beginning: why the next backend is asked, if so; else it may begin now.
+        """
         if self._watch.has_failed and self._is_good:
             return self._not_answered(passed, head, self._why(passed, head) or Evidence())
         if self._is_to_begin():
@@ -278,7 +282,7 @@ class Relay:
         return found
 
     async def _go_on(self, passed: PassedOn) -> None:
-        """After the beginning: where a piece was more than one to pass on."""
+        """Go on after the beginning, where a piece was more than one to pass on."""
         watch = self._watch
         if watch.has_failed:
             if watch.is_told:
@@ -315,7 +319,7 @@ class Relay:
 
     def _last_event(self, rest: bytes) -> bytes:
         """
-        What the provider has left out behind a whole answer, and clients look for.
+        Make what the provider has left out behind a whole answer, and clients look for.
 
         Args:
             rest: Behind the last event that was complete.
@@ -326,7 +330,7 @@ class Relay:
         return b"\n\n" + last if rest else last
 
     def _why(self, passed: PassedOn, exit: Exit) -> Evidence | None:
-        """Why it is no whole answer, in the words of its provider; None: it is one."""
+        """Say why it is no whole answer, in the words of its provider; None: it is one."""
         evidence = self._watch.finish(exit, is_side=self._asked.is_any_object)
         if evidence is None:
             return None
@@ -336,7 +340,9 @@ class Relay:
         return structs.replace(evidence, text=text.decode("utf-8", "surrogatepass"), body=body)
 
     def _damage(self) -> Evidence | None:
-        """Of an event that was left out, unless it was no piece of the answer."""
+        """
+        Describe the damage of an event that was left out, unless it was no piece of the answer.
+        """
         sieve = self._sieve
         if sieve is None or not sieve.has_dropped:
             return None
@@ -372,7 +378,7 @@ class Relay:
 
 
 def _can_be_read(data: bytes) -> bool:
-    """Whether it is one event, whose data a client can read."""
+    """Return whether it is one event, whose data a client can read."""
     event = sse.data_of_one(data)
     return event is not None and read_object(event) is not None
 
@@ -390,8 +396,8 @@ _END = re.compile(
 
 def _may_state_error(data: bytes) -> bool:
     """
-    Whether an event that can be read may be an error, or the end of an answer that is none. Cheap:
-    it is asked of each piece.
+    Return whether an event that can be read may be an error, or the end of an answer that is none.
+    Cheap: it is asked of each piece.
     """
     return (
         (b'rror"' in data and _ERROR_FIELD.search(data) is not None)

@@ -1,4 +1,4 @@
-"""What the requests and answers of all callers may take of the memory, together."""
+"""Memory that the requests and answers of all callers may take together."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ from fallbackd.fronts.gateway.answers import Refusal
 COPIES = 2
 """A body stands there as it came and as it leaves; an answer as it came and as it is read."""
 FREE_BYTES = 64 * 1024
-"""Of each, which are not counted: nearly all requests, and what is held of a stream."""
+"""Bytes of each, which are not counted: nearly all requests, and what is held of a stream."""
 LONG_BYTES = 1024 * 1024
 """Longer requests leave a quarter of the room to the others, and wait in a queue of their own."""
 ROOM_LIMIT_S = 30.0
@@ -110,14 +110,14 @@ class Share:
             self._room.give(surplus)
 
     def holds_body(self, size: int) -> bool:
-        """Whether there is room for so much more of the body."""
+        """Return whether there is room for so much more of the body."""
         if not self._takes(_counted(size)):
             return False
         self._body = self._taken
         return True
 
     def holds(self, size: int) -> bool:
-        """Whether there is room for an answer of this size, as far as it has come."""
+        """Return whether there is room for an answer of this size, as far as it has come."""
         return self._takes(self._body + _counted(size) - self._taken)
 
     def _takes(self, more: int) -> bool:

@@ -34,7 +34,7 @@ class Destination(Struct, frozen=True, kw_only=True):
     mode: ApiMode
     side: str = ""
     model: str | None = None
-    """Of Google's own API: it stands in the path."""
+    """Model of Google's own API: it stands in the path."""
     is_streamed: bool = False
 
 
@@ -104,7 +104,7 @@ def meant(path: str) -> str | None:
 
 
 def nothing_at(path: str, port: int | None) -> Refusal:
-    """For a path that is not known."""
+    """Make the refusal of a path that is not known."""
     text, near = f"nothing is at {path}", meant(path)
     if near is not None and near != path:
         base = "" if mode_of(near) in ("messages", "generate_content") else "/v1"
@@ -116,8 +116,8 @@ def nothing_at(path: str, port: int | None) -> Refusal:
 
 def listed_model(path: str) -> tuple[bool, str] | None:
     """
-    Whether a list of models is asked for in Google's form, and the one that is named; empty: all
-    are. None: the path is of another kind.
+    Return whether a list of models is asked for in Google's form, and the one that is named; empty:
+    all are. None: the path is of another kind.
     """
     found = _MODELS.fullmatch(path)
     return None if found is None else (found[1] != "v1", unquote(found[2] or ""))
@@ -179,7 +179,7 @@ _HEADERS = (
     "session_id",
     "thread-id",
 )
-"""Of callers who say it, then Claude Code, opencode and codex."""
+"""Headers of callers who say it, then Claude Code, opencode and codex."""
 _AGENT = "x-claude-code-agent-id"
 """A subagent has a conversation of its own within the session."""
 
@@ -188,7 +188,7 @@ _NOTHING = msgspec.Raw()
 
 
 class _Said(Struct):
-    """Of a body, as it was written: one look at what may be long."""
+    """Parts of a body, as it was written: one look at what may be long."""
 
     prompt_cache_key: msgspec.Raw = _NOTHING
     metadata: msgspec.Raw = _NOTHING
@@ -248,7 +248,7 @@ def _in_body(body: bytes) -> str | None:
 
 
 def _named_in(said: _Said) -> str | None:
-    """What the body says: a key of the cache, the session of Claude Code, or a user."""
+    """Find the name in the body: a key of the cache, the session of Claude Code, or a user."""
     metadata = _read(said.metadata, dict[str, Any]) or {}
     user_id = metadata.get("user_id")
     if not isinstance(user_id, str):
@@ -279,7 +279,7 @@ def _begun_with(said: _Said) -> str | None:
 
 
 def _read(data: bytes | msgspec.Raw, kind: Any) -> Any:
-    """None: it is not there, or of another shape."""
+    """Read one part. None: it is not there, or of another shape."""
     if not data:
         return None
     try:

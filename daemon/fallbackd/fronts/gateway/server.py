@@ -73,9 +73,9 @@ BODY_LIMIT_S = 120.0
 SLOW_READER_S = 60.0
 FAREWELL_S = 2.0
 MAX_AHEAD_BYTES = 256 * 1024
-"""Of what is not asked for yet: a body, and what stands behind the next request."""
+"""Bound of what is not asked for yet: a body, and what stands behind the next request."""
 FED_BYTES = 16 * 1024
-"""At once, to the parser: a packet may hold thousands of requests."""
+"""Bytes fed to the parser at once: a packet may hold thousands of requests."""
 
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: 59\r\n"
@@ -94,7 +94,7 @@ class RequestLine(ToCaller, Protocol):
         ...
 
     def holds_body(self, size: int) -> bool:
-        """Whether so much more of it may be held, which it has when it is unpacked."""
+        """Return whether so much more of it may be held, which it has when it is unpacked."""
         ...
 
 
@@ -117,14 +117,14 @@ class CallerLine(asyncio.Protocol):
         self._port = port
         self.asker = asker
         self._share = Share(room)
-        """Of the room, for the request that is answered."""
+        """Share of the room, for the request that is answered."""
         self._parser: Any = httptools.HttpRequestParser(self)
         self._coming = IncomingRequest()
         self._head_bytes = 0
-        """That have arrived since the last request was whole."""
+        """Bytes of heads that have arrived since the last request was whole."""
         self._waiting: deque[IncomingRequest] = deque()
         self._ahead = bytearray()
-        """What has come behind them, as it came."""
+        """Bytes that have come behind them, as they came."""
         self._now = self._coming
         """The one that is answered."""
         self._refused: int | None = None
@@ -165,7 +165,7 @@ class CallerLine(asyncio.Protocol):
         return self._now.head(self._port, self.asker)
 
     async def _next(self, limit_s: float, *, is_begin_enough: bool = False) -> None:
-        """Until a request has come, or the time is over."""
+        """Wait until a request has come, or the time is over."""
         if self._waiting:
             return
         loop = asyncio.get_running_loop()
@@ -185,7 +185,7 @@ class CallerLine(asyncio.Protocol):
         return not (self._coming.is_begun or self._waiting or self._ahead)
 
     def while_there(self) -> anyio.CancelScope:
-        """What is inside ends when the caller has hung up, until `end_answer`."""
+        """Cancel what is inside when the caller has hung up, until `end_answer`."""
         self._scope = anyio.CancelScope()
         if self._is_gone:
             self._scope.cancel()
@@ -366,7 +366,7 @@ class CallerLine(asyncio.Protocol):
 
     @property
     def _is_far_ahead(self) -> bool:
-        """Whether enough is held of what is not asked for."""
+        """Return whether enough is held of what is not asked for."""
         unasked = 0 if self._is_body_read else self._coming.size
         return not self._is_over and len(self._ahead) + unasked > MAX_AHEAD_BYTES
 
@@ -391,7 +391,7 @@ class CallerLine(asyncio.Protocol):
         self._tell()
 
     def _read(self, data: bytes | bytearray) -> None:
-        """As far as it is asked for; the rest is held."""
+        """Read as far as it is asked for; the rest is held."""
         left: bytes | bytearray | memoryview = memoryview(data)
         while left and not (self._ahead or self._is_over or self._refused):
             if len(self._waiting) > 1:
@@ -402,7 +402,7 @@ class CallerLine(asyncio.Protocol):
             self._ahead += left
 
     def _fed(self, data: bytes) -> bytes | None:
-        """What is to be fed in the place of what was left; None: nothing was."""
+        """Take what is to be fed in the place of what was left; None: nothing was."""
         if not self._coming.has_head:
             self._head_bytes += len(data)
         try:
@@ -496,16 +496,16 @@ class CallerLine(asyncio.Protocol):
 log = structlog.get_logger("gateway")
 
 HEAD_LIMIT_S = 10.0
-"""For a head from its first byte on, and for the first byte on a connection."""
+"""Limit of a head from its first byte on, and for the first byte on a connection."""
 IDLE_S = 75.0
-"""For the first byte of the next request on a connection that is kept."""
+"""Limit of the first byte of the next request on a connection that is kept."""
 NO_DESCRIPTOR_PAUSE_S = 0.1
 MAX_CONNECTIONS = 256
-"""Whose callers have shown that they may ask."""
+"""Connections whose callers have shown that they may ask."""
 MAX_STRANGERS = 512
 """Further ones, whose first request has not come, or was denied."""
 ANY_STRANGERS = 32
-"""Of them where there are few descriptors, which those that are answered need."""
+"""Number of them where there are few descriptors, which those that are answered need."""
 
 AnswerWith = Callable[[HeadIn, RequestLine], Awaitable[None]]
 """Answers one request: `begin`, then `send`. May raise `Aborted` in the middle."""
@@ -568,11 +568,11 @@ class GatewayServer:
         self._open = 0
         self._known: set[CallerLine] = set()
         self._idle: dict[CallerLine, socket.socket] = {}
-        """Those of them without a request since their last answer; the longest idle first."""
+        """Connections without a request since their last answer; the longest idle first."""
         self.room = Room(Bounds().max_memory_bytes)
 
     async def serve(self, listener: socket.socket) -> None:
-        """Until cancelled. The listener is closed then."""
+        """Serve until cancelled. The listener is closed then."""
         listener.setblocking(False)
         strangers = _Strangers()
         try:
@@ -614,7 +614,9 @@ class GatewayServer:
         tasks.start_soon(self._serve_one, line, accepted, strangers)
 
     def _has_place(self, line: CallerLine) -> bool:
-        """Whether one that is known now may ask: the one that has been idle longest makes room."""
+        """
+        Return whether one that is known now may ask: the one that has been idle longest makes room.
+        """
         is_full = line not in self._known and len(self._known) >= MAX_CONNECTIONS
         if is_full and not self._closed_idle():
             return False
@@ -669,7 +671,7 @@ class GatewayServer:
             line.close()
 
     async def _answered(self, request: HeadIn, line: CallerLine, accepted: socket.socket) -> bool:
-        """Whether its answer broke off."""
+        """Answer one request. Returns whether its answer broke off."""
         is_known = line in self._known
         if not is_known and line.asker is None and self._looks is not None:
             line.asker = await self._looks(accepted, request)
@@ -691,7 +693,7 @@ class GatewayServer:
 
 
 def _has_unread(connection: socket.socket) -> bool:
-    """Whether bytes have come that the event loop has not read yet."""
+    """Return whether bytes have come that the event loop has not read yet."""
     try:
         return bool(connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
     except OSError:  # none so far, or it is closed

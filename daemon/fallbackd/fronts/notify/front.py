@@ -79,11 +79,11 @@ log = structlog.get_logger("notify")
 
 PAGE = 200
 MAX_AGE_S = 3600.0
-"""What happened longer ago is no news."""
+"""Age at which an event is no news."""
 FIRST_PAUSE_S = 1.0
 BROKEN_PAUSE_S = 60.0
 SHOWN_CHARS = 200
-"""Of a prompt or an answer, where text is included."""
+"""Characters of a prompt or an answer, where text is included."""
 
 
 class NotifyFront:
@@ -111,7 +111,7 @@ class NotifyFront:
             self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         stop = self._engine.subscribe(self._hear)
         try:
             while True:
@@ -214,7 +214,7 @@ class NotifyFront:
         return True
 
     async def _place(self, way: Way) -> int:
-        """Where to continue: behind what was delivered last, or now if nothing was."""
+        """Find where to continue: behind what was delivered last, or now if nothing was."""
         kept = await self._engine.store.get_meta(_fact(way.name))
         last = self._engine.store.last_seq
         is_known = bool(kept) and kept is not None and kept.isdecimal() and int(kept) <= last

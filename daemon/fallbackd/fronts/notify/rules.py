@@ -36,7 +36,7 @@ _ABSENT = (Reason.NOT_INSTALLED, Reason.NOT_CONFIGURED)
 
 class Notification(Struct, frozen=True, kw_only=True):
     id: str
-    """The same for each try to deliver it."""
+    """Identity, kept for each try to deliver it."""
     event: str
     """A `NotifyEvent`, `finished` or `test`."""
     title: str
@@ -48,7 +48,7 @@ class Notification(Struct, frozen=True, kw_only=True):
     session: str | None = None
     backend: str | None = None
     prompt: str | None = None
-    """How it begins; only where text is included."""
+    """Its beginning; only where text is included."""
     answer: str | None = None
 
 
@@ -109,7 +109,7 @@ def _hopped(about: _About) -> Notification | None:
 
 
 def _noticed(about: _About) -> Notification | None:
-    """Of sessions of opencode; a delegation tells the same by events of its own."""
+    """Notify of sessions of opencode; a delegation tells the same by events of its own."""
     fields = about.fields
     if about.entry.note.delegation is not None:
         return None
@@ -212,7 +212,7 @@ def _finished(entry: Journaled, one: Delegation, after_s: float) -> Notification
 
 
 def near_cap(backend: Backend, used: int) -> str | None:
-    """What is said where the use of this hour is near the cap; None: it is not."""
+    """Make what is said where the use of this hour is near the cap; None: it is not."""
     cap = backend.hourly_cap
     if cap is None or not NEAR * cap <= used < cap:
         return None
@@ -255,11 +255,11 @@ def _duration(seconds: float) -> str:
 # `Idempotency-Key`.
 
 LIMIT_S = 30.0
-"""How long a delivery may take."""
+"""Limit of one delivery."""
 
 
 class Undelivered(Exception):
-    """Why, as words for people, without the address."""
+    """The reason, as words for people, without the address."""
 
 
 class Program:

@@ -44,7 +44,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     session: str
     message: str
-    """Of the user."""
+    """Id of the user's message."""
     reply: str
     """The message that the model writes."""
     model: str
@@ -100,7 +100,7 @@ class Stopped(Struct, frozen=True, kw_only=True):
 class Idle(Struct, frozen=True, kw_only=True):
     session: str
     is_first: bool = True
-    """Of the two events in which 1.18 says it each time; the second one is `session.idle`."""
+    """First of the two events in which 1.18 says it each time; the second one is `session.idle`."""
 
 
 class Compacted(Struct, frozen=True, kw_only=True):
@@ -131,7 +131,7 @@ _OF_SESSIONS: Mapping[str, Callable[[str], Fact]] = {
 
 
 def facts(event: EventFields, *, now: float) -> Sequence[Fact] | None:
-    """What an event says, in order; None: it is of a kind that is not known."""
+    """Read what an event says, in order; None: it is of a kind that is not known."""
     properties = _table(event.get("properties")) or _table(event.get("data"))
     session = session_of(properties)
     match event.get("type"):
@@ -181,7 +181,9 @@ def model_of(info: EventFields) -> str | None:
 
 
 def variant_of(info: EventFields) -> str:
-    """How hard the model of a message is to think, by its name; empty: as it does by itself."""
+    """
+    Read how hard the model of a message is to think, by its name; empty: as it does by itself.
+    """
     return _text(_table(info.get("model")).get("variant")) or _text(info.get("variant"))
 
 
@@ -225,7 +227,7 @@ def _message(info: EventFields, session: str) -> Sequence[Fact]:
 
 
 def _completed_of(time: EventFields) -> float | None:
-    """When a reply was begun that is complete; None: it is not complete."""
+    """Read when a reply was begun that is complete; None: it is not complete."""
     completed, created = time.get("completed"), time.get("created")
     if not isinstance(completed, int | float):
         return None
@@ -319,7 +321,9 @@ def parts_again(parts: object) -> list[dict[str, Any]]:
 
 
 def is_of_user(message: EventFields) -> bool:
-    """Whether a person wrote it: a compaction writes messages in the name of the user too."""
+    """
+    Return whether a person wrote it: a compaction writes messages in the name of the user too.
+    """
     if _table(message.get("info")).get("role") != "user":
         return False
     parts = message.get("parts")
@@ -328,14 +332,14 @@ def is_of_user(message: EventFields) -> bool:
 
 
 def is_automatic(message: EventFields) -> bool:
-    """Whether a compaction was begun by the server itself."""
+    """Return whether a compaction was begun by the server itself."""
     parts = message.get("parts")
     asked = map(_table, parts if isinstance(parts, list) else ())
     return any(one.get("type") == "compaction" and one.get("auto") is True for one in asked)
 
 
 def written_of(messages: Sequence[EventFields], message: str) -> list[Written]:
-    """Those of the user from one message on. A request to compact has no answer to wait for."""
+    """Keep the messages of the user from one on. A request to compact has no answer to wait for."""
     found = []
     for one in messages:
         info = _table(one.get("info"))
@@ -350,7 +354,7 @@ def written_of(messages: Sequence[EventFields], message: str) -> list[Written]:
 
 
 def is_task_of(part: object, child: str) -> bool:
-    """Whether a part is the failed task that a subagent's session was made for."""
+    """Return whether a part is the failed task that a subagent's session was made for."""
     state = _table(_table(part).get("state"))
     return (
         state.get("status") == "error" and _table(state.get("metadata")).get("sessionId") == child
@@ -358,7 +362,7 @@ def is_task_of(part: object, child: str) -> bool:
 
 
 def may_have_written(messages: Sequence[EventFields], message: str) -> bool:
-    """Whether tools of the turn of a message may have changed files."""
+    """Return whether tools of the turn of a message may have changed files."""
     for one in messages:
         info = _table(one.get("info"))
         if _text(info.get("parentID")) != message:
@@ -430,13 +434,13 @@ class At(Struct, frozen=True, kw_only=True):
         return [one for one in called.body if isinstance(one, dict)]
 
     async def info(self) -> EventFields:
-        """Of the session itself. Raises `SessionGone`, `Lost`; what cannot be read is empty."""
+        """Fetch the session itself. Raises `SessionGone`, `Lost`; what cannot be read is empty."""
         called = await self.call("GET")
         return called.body if isinstance(called.body, dict) else {}
 
 
 async def tell_parent(at: At, state: Literal["moving", "failed"], text: str = "") -> None:
-    """What the parent of a subagent is to make of its end. Known only inside of opencode."""
+    """Tell the parent of a subagent what to make of its end. Known only inside of opencode."""
     if at.link.is_inside:
         body = {"session": at.session, "state": state, "text": text}
         await at.link.call("POST", f"{INSIDE}child", body=body)
@@ -478,7 +482,8 @@ class Around:
         certainly: bool = False,
     ) -> bool:
         """
-        Whether a program waits for the turn of a message, which ends for it where it is stopped.
+        Return whether a program waits for the turn of a message, which ends for it where it is
+        stopped.
 
         Args:
             messages: Of the session, that one among them.
@@ -491,6 +496,6 @@ class Around:
         return await to_thread.run_sync(ask)
 
     async def stops(self, session: str, *, since_at: float) -> int | None:
-        """How often a session was asked to stop; None: that is not known here."""
+        """Count how often a session was asked to stop; None: that is not known here."""
         ask = partial(self._whose.stops, self.pid, session, since_at=since_at)
         return await to_thread.run_sync(ask)

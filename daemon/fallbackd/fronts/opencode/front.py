@@ -314,14 +314,14 @@ class OpencodeFront:
         self._configured: frozenset[str] = frozenset()
         self._toasts = Toasts()
         self._attached: dict[int, PluginLink] = {}
-        """By the connection on which a plugin serves it, or helps where it has an address."""
+        """Links by the connection on which a plugin serves it, or helps where it has an address."""
         self._tasks: TaskGroup | None = None
 
     # --- life ----------------------------------------------------------------------------------
 
     async def run(self, servers: Mapping[str, str | None]) -> None:
         """
-        Until cancelled.
+        Run until cancelled.
 
         Args:
             servers: Configured addresses, each with its password.
@@ -493,7 +493,7 @@ class OpencodeFront:
     def _add(
         self, url: str, password: str | None, *, is_announced: bool, seen_at: float | None = None
     ) -> None:
-        """Without a password the known one is kept: it was announced."""
+        """Add a server. Without a password the known one is kept: it was announced."""
         known = self._watches.get(url)
         if known is not None:
             if password is None or self._passwords.get(url) == password:
@@ -581,7 +581,7 @@ class OpencodeFront:
         return await self.watched.redirect(where, model=model)
 
     async def warned(self, directory: str) -> tuple[str, ...]:
-        """What cannot be used of the files that hold in a directory."""
+        """List what cannot be used of the files that hold in a directory."""
         if directory:
             await self._files.look(directory)
         return self._files.warned(directory)

@@ -89,7 +89,7 @@ class HeardMessages:
                 self._found.pop(_text(properties.get("messageID")), None)
 
     def listed(self) -> list[EventFields]:
-        """In their order; empty: the server can be asked."""
+        """List them in their order; empty: the server can be asked."""
         return [
             {"info": info, "parts": list(parts.values())}
             for _, (info, parts) in sorted(self._found.items())
@@ -104,7 +104,7 @@ class Track:
         self.messages = HeardMessages()
         self.directory = ""
         self.message = ""
-        """Of the user: the one that is being answered."""
+        """Message of the user that is being answered."""
         self.reply = ""
         self.model = ""
         self.agent: str | None = None
@@ -118,21 +118,21 @@ class Track:
         self.parent: str | None = None
         """The session that waits for this one; empty: none does. None: not known yet."""
         self.idles = 0
-        """How often the server said that nothing is under way here."""
+        """Number of times that the server said that nothing is under way here."""
         self.stops = 0
-        """How often a turn of it was stopped while its model answered."""
+        """Number of times that a turn of it was stopped while its model answered."""
         self.idles_at_error = 0
-        """How often before the latest error: a turn that failed is idle up to twice more."""
+        """Number of them before the latest error: a turn that failed is idle up to twice more."""
         self.changed = anyio.Event()
         """Something was heard."""
         self.begun_at_idle: dict[str, int] = {}
-        """By message: how many of those came before its model was asked. The latest few."""
+        """Number by message: how many of those came before its model was asked. The latest few."""
         self.facts: deque[Fact] = deque(maxlen=MAX_WAITING)
         self.is_working = False
         self.lock = anyio.Lock()
 
     def heard(self, fact: Fact) -> None:
-        """At once, whatever is still to be done about the facts before it."""
+        """Note a fact at once, whatever is still to be done about the facts before it."""
         match fact:
             case Idle(is_first=True):
                 self.idles += 1
@@ -157,7 +157,7 @@ class Track:
 
     @property
     def has_error(self) -> bool:
-        """Whether one waits to be looked at."""
+        """Return whether one waits to be looked at."""
         return any(isinstance(one, Errored) for one in self.facts)
 
     def drop_errors(self) -> None:
@@ -171,10 +171,10 @@ class Track:
 
 
 class TurnWork(Struct, frozen=True, kw_only=True):
-    """What a session is at, or was at when it stopped, by its messages."""
+    """The work of a session, or that at which it stopped, by its messages."""
 
     message: str
-    """Of the user, or the request for a compaction."""
+    """Message of the user, or the request for a compaction."""
     model: str
     reply: str = ""
     """Empty: the model was not asked yet."""
@@ -210,7 +210,7 @@ def work_of(messages: Sequence[EventFields]) -> TurnWork | None:
 
 
 def _is_behind(newest: EventFields | None, last: EventFields) -> bool:
-    """Whether a message without a reply was written when the last reply was over already."""
+    """Return whether a message without a reply was written when the last reply was over already."""
     ended_at = _table(_info(last).get("time")).get("completed")
     if newest is None or not isinstance(ended_at, int | float):
         return False
@@ -219,7 +219,10 @@ def _is_behind(newest: EventFields | None, last: EventFields) -> bool:
 
 
 def understand(track: Track, work: TurnWork) -> None:
-    """What was heard of it may be late; the messages are as the server has them now."""
+    """
+    Take over what its messages say. What was heard of it may be late; the messages are as the
+    server has them now.
+    """
     if track.message != work.message:
         track.is_answered = False
         track.unfinished = 0
@@ -277,27 +280,27 @@ def _id(message: EventFields) -> str:
 log = structlog.get_logger("opencode")
 
 BUSY_LIMIT_S = 30.0
-"""How long a stopped turn may take to let go of its session."""
+"""Time that a stopped turn may take to let go of its session."""
 BUSY_LOOK_S = 0.05
 ASKED_LIMIT_S = 15.0
-"""How long a server may take to ask the next model; then what was heard until then counts."""
+"""Time that a server may take to ask the next model; then what was heard until then counts."""
 IDLES_OF_ABORT = 1
-"""How often a server says that a session is idle when it is stopped while it waits to try again."""
+"""Number of times that a session is said to be idle that is stopped as it waits to try again."""
 IDLES_OF_ERROR = 2
-"""When a turn has ended with an error (measured)."""
+"""Number where a turn has ended with an error (measured)."""
 IDLES_OF_TASK = 3
-"""When a subagent is stopped, which its parent does once more (measured)."""
+"""Number where a subagent is stopped, which its parent does once more (measured)."""
 
 ReplayEnd = Literal["done", "failed", "stopped", "gone", "lost", "overtaken"]
 
 
 class HeardSince(Struct, frozen=True, kw_only=True):
-    """How a session was when the failure of its turn was heard of."""
+    """State of a session when the failure of its turn was heard of."""
 
     at: float
-    """By the wall clock, as the server writes it into its log."""
+    """Instant by the wall clock, as the server writes it into its log."""
     idles: int
-    """How often it had been idle."""
+    """Number of times that it had been idle."""
     is_retry: bool
     """Its server waits to try again."""
 
@@ -372,7 +375,7 @@ class Replay:
 
     def _sent(self, messages: Sequence[EventFields]) -> str:
         """
-        Under which id the next model has it already; empty: it has not.
+        Find the id under which the next model has it already; empty: it has not.
 
         Raises:
             Failed: The user has continued the session, or has taken the message back.
@@ -462,7 +465,9 @@ class Replay:
         return await self._at.messages()
 
     async def _is_parent_stopped(self) -> bool:
-        """Whether the turn is over in which a subagent works: what is left of it is for nothing."""
+        """
+        Return whether the turn of a subagent is over: what is left of it is for nothing.
+        """
         parent = self._track.parent
         return bool(parent) and not await self._is_busy(parent or "")
 
@@ -474,7 +479,7 @@ class Replay:
 
     def _is_stopped(self, idles: int) -> bool:
         """
-        Whether the user has stopped the session. Events may be late; then there are fewer.
+        Return whether the user has stopped the session. Events may be late; then there are fewer.
 
         Args:
             idles: How often it has been idle, up to some instant behind our abort.
@@ -483,7 +488,9 @@ class Replay:
         return idles - self._idles > self._own_idles + stops
 
     async def _is_stopped_in_log(self, since: HeardSince | None) -> bool:
-        """Whether more aborts were asked for than ours. A subagent is stopped with its parent."""
+        """
+        Return whether more aborts were asked for than ours. A subagent is stopped with its parent.
+        """
         if since is None or self._aborted_at is None:
             return False
         parent = self._track.parent
@@ -495,8 +502,8 @@ class Replay:
 
     async def _is_stopped_on_its_way(self) -> bool:
         """
-        Whether the user stopped the session after the last look and before the next model was
-        asked. That shows once the question is heard: events come in their order.
+        Return whether the user stopped the session after the last look and before the next model
+        was asked. That shows once the question is heard: events come in their order.
         """
         track, name = self._track, self._rescue.new_message
         with anyio.move_on_after(ASKED_LIMIT_S):
@@ -558,7 +565,7 @@ class Replay:
         self._log.info("replay.prompt.ok", model=model)
 
     async def _is_taken(self, message: str) -> bool:
-        """Whether the server has the message although it did not say so."""
+        """Return whether the server has the message although it did not say so."""
         at = self._at
         path = f"/session/{at.session}/message/{message}"
         called = await at.link.call("GET", path, directory=at.directory)
@@ -644,7 +651,7 @@ def _check_known(messages: Sequence[EventFields], known: frozenset[str]) -> None
 
 
 def _is_request(message: EventFields) -> bool:
-    """For a compaction."""
+    """Return whether it is a request for a compaction."""
     info = message.get("info")
     return isinstance(info, dict) and info.get("role") == "user" and not is_of_user(message)
 

@@ -82,7 +82,7 @@ class Look:
             pass  # said by the rescue, if there is one
 
     async def at_retry(self, evidence: Evidence) -> None:
-        """Whether the server still retries what the evidence tells of."""
+        """Return whether the server still retries what the evidence tells of."""
         states = await self._states()
         if states is None:
             return  # a server that has no such call: the event is all there is
@@ -115,7 +115,7 @@ StartSoon = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 
 
 def _work_seen(track: Track, look: Look) -> TurnWork | None:
-    """What the session is at, by the messages of its server."""
+    """Read the work of the session from the messages of its server."""
     work = None if look.messages is None else work_of(look.messages)
     if work is not None:
         understand(track, work)
@@ -136,7 +136,7 @@ def _looping(evidence: Evidence, *, now: float) -> Failure:
 
 
 class Sessions:
-    """Of one server."""
+    """Sessions of one server."""
 
     def __init__(
         self,
@@ -401,7 +401,10 @@ class Sessions:
             log.info("subagent.unexplained", session=at.session, problem=type(problem).__name__)
 
     async def _explain(self, parent: str, child: At, why: str) -> None:
-        """That a task was cancelled is all that opencode says: its part in the parent says why."""
+        """
+        Explain that a task was cancelled, which is all that opencode says: its part in the parent
+        says why.
+        """
         at = self._at(self.track(parent, child.directory))
         parts = [part for one in await at.messages() for part in one.get("parts") or ()]
         for part in parts:
@@ -484,7 +487,7 @@ MAX_DIRECTORIES = 200
 FIRST_WAIT_S = 0.2
 MAX_WAIT_S = 10.0
 MAX_REFUSED_WAIT_S = 300.0
-"""Until a person has changed its version or its password."""
+"""Longest wait until a person has changed its version or its password."""
 
 
 class ServerWatch:
@@ -526,7 +529,7 @@ class ServerWatch:
         return self.link.url
 
     def look_now(self) -> None:
-        """It has just shown itself."""
+        """Look at a server that has just shown itself."""
         self.seen_at = self._watched.now
         self._sooner.set()
 
@@ -535,7 +538,7 @@ class ServerWatch:
         return tuple(self._directories)
 
     def works_in(self, directory: str) -> None:
-        """It has said that it has sessions there, which may be on no record."""
+        """Note that it has said that it has sessions there, which may be on no record."""
         if not directory or directory in self._directories:
             return
         self._directories[directory] = None
@@ -545,7 +548,7 @@ class ServerWatch:
             self._tasks.start_soon(self._look_around, self.sessions, (directory,))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         wait_s = FIRST_WAIT_S
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks

@@ -39,7 +39,7 @@ from fallbackd_client.wire.framing import MAX_LINE_BYTES, LineSplitter, LineTooL
 
 async def receive(peer: socket.socket, max_bytes: int) -> bytes:
     """
-    What has come, at least one byte.
+    Receive what has come, at least one byte.
 
     Raises:
         anyio.EndOfStream: The peer sends no more.
@@ -84,28 +84,31 @@ async def send(peer: socket.socket, data: bytes) -> None:
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
     max_connections: int = 1024
     silent_s: float = 1.0
-    """Where all are taken: after this long without any request a connection may be closed."""
+    """
+    Limit where all places are taken: after this long without any request a connection may be
+    closed.
+    """
     idle_s: float = 60.0
-    """The same for one that has asked before, and for which nothing is done or waited for."""
+    """Limit for one that has asked before, and for which nothing is done or waited for."""
     max_line_bytes: int = MAX_LINE_BYTES
     line_s: float = 60.0
-    """From the first byte of a line to its end."""
+    """Limit from the first byte of a line to its end."""
     max_lines_bytes: int = 64 * 1024 * 1024
     """Unfinished lines of all connections."""
     max_in_flight: int = 1000
     """Requests of one connection that wait for their answer."""
     max_in_flight_of_all: int = 20_000
     fair_in_flight: int = 16
-    """So many are taken of each connection whatever others do."""
+    """Number that is taken of each connection whatever others do."""
     max_outbox_bytes: int = 1024 * 1024
-    """With more than this unsent, nothing more is read."""
+    """Unsent bytes above which nothing more is read."""
     max_unsent_bytes: int = 64 * 1024 * 1024
-    """With more than one answer and more than this unsent, the peer is gone."""
+    """Unsent bytes above which the peer counts as gone, where they are more than one answer."""
     max_unsent_bytes_of_all: int = 128 * 1024 * 1024
     send_s: float = 30.0
     """A peer that takes nothing for this long is gone."""
     turn_s: float = 0.002
-    """After this the other connections have their turn."""
+    """Time after which the other connections have their turn."""
 
 
 class Holder(Protocol):
@@ -121,12 +124,12 @@ class Holder(Protocol):
 
     @property
     def has_asked(self) -> bool:
-        """It has sent a request, and not only bytes."""
+        """Return whether it has sent a request, and not only bytes."""
         ...
 
     @property
     def active_at(self) -> float:
-        """When something came from it for the last time, by `time.monotonic`."""
+        """Instant at which something came from it for the last time, by `time.monotonic`."""
         ...
 
     @property
@@ -153,7 +156,7 @@ class Shares:
         self._holders.add(holder)
 
     def leave(self, holder: Holder) -> None:
-        """What it held is free; it must not count anything more."""
+        """Free what it held; it must not count anything more."""
         if holder in self._holders:
             self._holders.remove(holder)
             self.line_bytes -= holder.line_bytes
@@ -193,7 +196,7 @@ class Shares:
             worst.drop("it does not read, and much is unsent to all")
 
     def may_wait(self, in_flight: int) -> bool:
-        """Whether a connection with so many waiting requests may have one more."""
+        """Return whether a connection with so many waiting requests may have one more."""
         if in_flight >= self.limits.max_in_flight:
             return False
         is_much = self.in_flight >= self.limits.max_in_flight_of_all
@@ -332,7 +335,7 @@ class Connection:
             self._tasks.start_soon(work)
 
     async def serve(self) -> None:
-        """Until the peer is gone or has broken a limit."""
+        """Serve until the peer is gone or has broken a limit."""
         self._shares.join(self)
         try:
             async with anyio.create_task_group() as tasks:
@@ -416,7 +419,7 @@ class Connection:
 
     async def _lines(self) -> list[bytes]:
         """
-        What has come, cut into lines.
+        Read what has come, cut into lines.
 
         Raises:
             TimeoutError: The line has taken too long.

@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 OPENRPC_VERSION = "1.3.2"
 _REF = "#/components/schemas/{name}"
 _made: dict[str, msgspec.Raw] = {}
-"""By the version of the daemon, of which a process has one."""
+"""Documents by the version of the daemon, of which a process has one."""
 _ONE_AT_A_TIME: RunVar[anyio.CapacityLimiter] = RunVar("rpc.discover")
-"""Where many callers ask at once, one thread makes the document, and the others find it made. The
-parser that reads the descriptions fails where two threads use it (python/cpython#106905)."""
+"""
+Limit of threads. Where many callers ask at once, one thread makes the document, and the others find
+it made. The parser that reads the descriptions fails where two threads use it
+(python/cpython#106905).
+"""
 
 # Each of its own types, so `Any` for all together; the document is the specification's JSON.
 Document = dict[str, Any]

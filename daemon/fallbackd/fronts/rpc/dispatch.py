@@ -131,7 +131,7 @@ def refuse_misspelt(unknown: Sequence[str], method: Method[Any, Any]) -> None:
 
 
 def error_of(error: Exception) -> RpcError | None:
-    """What a handler or the engine refuses, as an error answer; None where it is a bug."""
+    """Make an error answer of what a handler or the engine refuses; None where it is a bug."""
     match error:
         case RpcError():
             return error
@@ -168,7 +168,7 @@ MAX_BATCH = 1000
 """Requests in one batch."""
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError)
-"""What decoding raises for a wrong syntax; bytes that are no UTF-8 have an error of their own."""
+"""Errors of decoding for a wrong syntax; bytes that are no UTF-8 have an error of their own."""
 
 _request_decoder = msgspec.json.Decoder(Request)
 _batch_decoder = msgspec.json.Decoder(list[Raw])
@@ -176,7 +176,7 @@ _log = structlog.get_logger()
 
 
 class _Envelope(Struct, frozen=True):
-    """What can be read of a request that is none, for its `id`."""
+    """The readable part of a request that is none, for its `id`."""
 
     id: str | int | float | None = None
 
@@ -199,7 +199,7 @@ class Later:
     ) -> None:
         self.run = run
         self.outlives = outlives
-        """It is run to its end although the connection has closed."""
+        """True where it is run to its end although the connection has closed."""
         self.request_id = request_id
         self.is_quick = is_quick
         """Soon there, and cheaper to wait for on the spot than in a task."""
@@ -222,7 +222,7 @@ class _Unanswered:
 
 
 AnswerLine = bytes | Later | None
-"""None: nothing to send (a notification)."""
+"""An answer. None: nothing to send (a notification)."""
 
 
 class Dispatcher:

@@ -143,7 +143,7 @@ class SocketEndpoint:
         return cls(name if isinstance(name, str) else os.fsdecode(name), listener, lock=None)
 
     def is_in_place(self) -> bool:
-        """Whether a new caller would reach this socket by its path."""
+        """Return whether a new caller would reach this socket by its path."""
         return self._lock is None or _identity(self.path) == self._identity
 
     def restore(self) -> None:

@@ -59,7 +59,7 @@ class RpcServer:
         self._say_at = 0.0
         self._allowed_uids = allowed_uids or frozenset({os.geteuid(), 0})
         self._numbers: set[int] = set()
-        """Of connections that hold a place."""
+        """Numbers of connections that hold a place."""
         self._open: set[Connection] = set()
         self._next_number = 1
         self._listener: socket.socket | None = None
@@ -76,7 +76,7 @@ class RpcServer:
 
     @property
     def postponed(self) -> str | None:
-        """Why no new connection is accepted now; None: connections are accepted."""
+        """Say why no new connection is accepted now; None: connections are accepted."""
         return self._postponed
 
     async def serve(self, listener: socket.socket) -> None:

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 MAX_OF_CONNECTION = 16
 MAX_OF_ALL = 1024
 FAIR = 2
-"""So many a connection may have whatever others have."""
+"""Number that a connection may have whatever others have."""
 MAX_BACKLOG_BYTES = 1024 * 1024
 PROGRESS_BACKLOG_BYTES = 64 * 1024
-"""With more unsent than this, progress is left out: the next one says the same and more."""
+"""Unsent bytes above which progress is left out: the next one says the same and more."""
 PAGE = 500
 PROGRESS_KINDS = frozenset({"attempt.output", "attempt.phase", "attempt.text"})
-"""They come often, and have to be named."""
+"""Kinds that come often, and have to be named."""
 DROPPED_KIND = "subscription.dropped"
 
 BEGAN_ANEW = (
@@ -87,7 +87,7 @@ class Subscription:
         self.text_at = wanted.text_since or TextPlace(attempt="", offset=0)
         """Up to where it has the text of its delegation."""
         self.has_ended = False
-        """It was sent the last event of its delegation."""
+        """True once it was sent the last event of its delegation."""
         self.cursor = cursor
         self.is_live = False
         self.head = (
@@ -293,12 +293,14 @@ class Subscriptions:
 
 
 def _is_at(one: Subscription, what: Progress) -> bool:
-    """Whether a piece follows what the subscriber has. It is not kept: it is sent as it came."""
+    """
+    Return whether a piece follows what the subscriber has. It is not kept: it is sent as it came.
+    """
     return what.offset >= _offset_in(one, what.attempt, what.run)
 
 
 def _offset_in(one: Subscription, attempt: str, run: str) -> int:
-    """How much the subscriber has of the text that this run of an attempt writes."""
+    """Return how much the subscriber has of the text that this run of an attempt writes."""
     at = one.text_at
     return at.offset if (at.attempt, at.run) == (attempt, run) else 0
 

@@ -32,7 +32,7 @@ class TlsFiles(Exception):
 
 
 def stamps(tls: Tls | None) -> tuple[int, ...]:
-    """When the files were changed; 0 for one that is not there."""
+    """Return when the files were changed; 0 for one that is not there."""
     if tls is None:
         return ()
     found = []
@@ -140,7 +140,7 @@ def socks_text(scheme: str) -> str:
 
 
 def socks_trouble() -> str | None:
-    """What to say where requests to providers cannot leave; None: they can."""
+    """Say why requests to providers cannot leave; None: they can."""
     try:
         proxy_of("https://provider.invalid/")
     except ProxyUnreachable as error:
@@ -153,7 +153,7 @@ class Route:
 
     def __init__(self) -> None:
         self._place: tuple[str, int] | None = None
-        """Where the last connection was opened to."""
+        """Place that the last connection was opened to."""
         self._is_connected = False
 
     async def hear(self, name: str, info: dict[str, Any]) -> None:
@@ -165,7 +165,7 @@ class Route:
 
     @property
     def is_reused(self) -> bool:
-        """It left over a connection that was there before, or not at all."""
+        """Return whether it left over a connection that was there before, or not at all."""
         return self._place is None
 
     def proxy_problem(self, error: Exception, request: "httpx2.Request") -> tuple[str, str] | None:
@@ -198,7 +198,7 @@ class Route:
 KEPT = 64
 """Idle connections, for some seconds: as many as a busy host has calls under way."""
 CLOSE_LIMIT_S = 5.0
-"""For the farewell of a connection (TLS close); it is dropped after that."""
+"""Limit of the farewell of a connection (TLS close); it is dropped after that."""
 
 LOOPBACK = re.compile(r"https?://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?:[:/?#]|$)", re.I)
 
@@ -260,5 +260,5 @@ class Clients:
 
 
 def _no_tls() -> ssl.SSLContext:
-    """For what never speaks it."""
+    """Make a context for what never speaks it."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -52,7 +52,7 @@ class Reading:
         self.is_touched = False
         """A byte of it has come."""
         self.problem: Broken | None = None
-        """What was wrong behind what could be read."""
+        """Fault behind what could be read."""
         import httptools  # here and below: the start needs none of it, and no piece pays for it
 
         self._parser = httptools.HttpResponseParser(self)
@@ -60,7 +60,7 @@ class Reading:
         self._headers: Mapping[str, str] | None = None
         self._pieces: list[bytes] = []
         self.held_bytes = 0
-        """Of the body, not yet taken."""
+        """Bytes of the body, not yet taken."""
         self._head_bytes = 0
         self._ends_with_line = False
         self._is_kept = False
@@ -80,7 +80,7 @@ class Reading:
 
     @property
     def may_be_kept(self) -> bool:
-        """Whether the connection can carry another request."""
+        """Return whether the connection can carry another request."""
         return self.is_over and self._is_kept and not self._has_surplus
 
     @property
@@ -105,7 +105,7 @@ class Reading:
             raise Broken("RemoteProtocolError", "the head of the answer is too long")
 
     def _refused(self, error: Exception) -> None:
-        """By the parser."""
+        """Note a refusal of the parser."""
         import httptools
 
         if isinstance(error, httptools.HttpParserUpgrade):
@@ -138,7 +138,7 @@ class Reading:
         self._complete()
 
     def taken(self) -> bytes:
-        """What has come of the body since the last time."""
+        """Take what has come of the body since the last time."""
         if not self._pieces:
             return b""
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
@@ -208,7 +208,9 @@ AT_ONCE_BYTES = 256 * 1024
 """A long request is given so long for each part of it, and as much of an answer is held."""
 
 LineKey = tuple[object, ...]
-"""Where a connection leads, and how: those of the same place may be used for one another."""
+"""
+Place that a connection leads to, and how: those of the same place may be used for one another.
+"""
 
 
 class ServerLine(asyncio.Protocol):
@@ -224,7 +226,7 @@ class ServerLine(asyncio.Protocol):
         self.is_used = False
         self.idle_since = 0.0
         self.reading: Reading | None = None
-        """Of the request under way."""
+        """Answer of the request under way."""
         self.take: TakePiece | None = None
         self.is_over = False
         """The server has closed it, or sent something unasked."""
@@ -233,7 +235,7 @@ class ServerLine(asyncio.Protocol):
         self._is_paused = False
         self._is_refused = False
         self._fault: Exception | None = None
-        """Of `take`."""
+        """Error of `take`."""
 
     async def write(self, data: bytes | memoryview) -> None:
         """
@@ -350,12 +352,12 @@ CLOSED_BEFORE_S = 1.0
 KEPT_S = 30.0
 """Servers close what is idle after a minute or more."""
 NEXT_ADDRESS_S = 0.25
-"""Before the next address of a host is tried beside the first."""
+"""Wait before the next address of a host is tried beside the first."""
 AGENT = "fallbackd"
 UNWRITABLE = "the request could not be written: a header has characters that HTTP forbids"
 
 _PLAIN = re.compile(r"https?://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d+)?(?:[/?][!-~]*)?", re.A)
-"""What needs no quoting, has no login in it, and whose host is no international name."""
+"""Addresses without quoting, without a login, and whose host is no international name."""
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _PORTS = {"http": 80, "https": 443}
@@ -374,7 +376,7 @@ class DirectPool:
         self._lines: set[ServerLine] = set()
         """All that are open."""
         self._kept: deque[ServerLine] = deque()
-        """Those without a request, the longest idle first."""
+        """Connections without a request, the longest idle first."""
         self._contexts: dict[tuple[object, ...], ssl.SSLContext] = {}
 
     @property
@@ -462,7 +464,7 @@ class DirectPool:
         line.abort()
 
     async def aclose(self) -> None:
-        """What is under way ends too."""
+        """Close all; what is under way ends too."""
         self._kept.clear()
         for line in tuple(self._lines):
             self.drop(line)

@@ -1,5 +1,5 @@
 """
-Who is at the other end of a connection to this machine.
+Owner of the other end of a connection to this machine.
 
 A port on loopback belongs to the first process of any user that takes it. What is sent to one that
 is expected to be of our own making is held back until the kernel says whose it is.
@@ -37,7 +37,10 @@ class _Row(Struct, frozen=True):
 
 
 def _owners(peer: tuple[Address, int], own: tuple[Address, int]) -> tuple[set[int], set[int]]:
-    """Of the listener and of the connection: one that is not accepted yet has no owner."""
+    """
+    Find the owners of the listener and of the connection: one that is not accepted yet has no
+    owner.
+    """
     rows = [row for row in _rows() if row.local[1] == peer[1]]
     listening = {r.uid for r in rows if r.is_listening and _serves(r.local[0], peer[0])}
     accepted = {r.uid for r in rows if (r.local, r.remote) == (peer, own) and r.inode}

@@ -54,7 +54,7 @@ class Begin(Struct, frozen=True, kw_only=True):
     attempt: str
     method: str
     url: str
-    """Without its query."""
+    """Address without its query."""
     at: float
 
 
@@ -117,7 +117,7 @@ class RecordedRunning:
         return None
 
     def stop(self, *, grace_s: float) -> None:
-        """It is over."""
+        """Do nothing: it is over."""
 
     async def chunks(self) -> AsyncIterator[Chunk]:
         for chunk in self._chunks:
@@ -159,7 +159,7 @@ _UNPACKED = frozenset({"gzip", "deflate", "identity"})
 
 
 class Carried(Struct, frozen=True, kw_only=True):
-    """What leaves with a request and must never be seen."""
+    """Parts of a request that leave with it and must never be seen."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
@@ -185,7 +185,7 @@ class ResponseRead(Protocol):
 
 
 class BodyLine:
-    """What all requests share."""
+    """State that all requests share."""
 
     def __init__(self, *, clients: Clients, clock: Clock, farewell_s: float) -> None:
         self.clients = clients
@@ -339,7 +339,7 @@ class HttpRunning:
         return answer
 
     async def _send_straight(self, *, keeps_connections: bool) -> ResponseRead | NoAnswer | None:
-        """As `_send_over`, where no proxy stands between."""
+        """Send as `_send_over` does, where no proxy stands between."""
         call = self._call
         try:
             return await self._line.direct.send(
@@ -424,7 +424,7 @@ class HttpRunning:
         return None, "" if self._ends.is_seen else "ReadTimeout"
 
     def _told(self, error: Exception) -> str:
-        """What the library says, without what must not be said."""
+        """Return the words of the library, without what must not be said."""
         if isinstance(error, UnicodeError) or type(error).__name__ == "LocalProtocolError":
             # Quotes the header that it refuses, which may be the key.
             return "the request could not be written: a header has characters that HTTP forbids"
@@ -438,7 +438,7 @@ class Mask:
     def __init__(self, values: SecretValues) -> None:
         self._values = values
         self._held = b""
-        """What may be the beginning of a secret."""
+        """Bytes that may be the beginning of a secret."""
 
     def feed(self, data: bytes) -> bytes:
         data = self._values.mask(self._held + data)
@@ -457,14 +457,14 @@ def _is_undone(name: str, value: str) -> bool:
 
 
 def _is_broken(error: Exception) -> bool:
-    """Whether the general client says that a body cannot be finished."""
+    """Return whether the general client says that a body cannot be finished."""
     import httpx2
 
     return isinstance(error, httpx2.HTTPError | httpx2.StreamError)
 
 
 def _is_closed(error: Exception) -> bool:
-    """Whether a connection ended before the first byte of an answer."""
+    """Return whether a connection ended before the first byte of an answer."""
     import httpx2
 
     if isinstance(error, httpx2.RemoteProtocolError):

@@ -95,7 +95,7 @@ class HttpPassing(HttpRunning):
         return True
 
     async def _flow(self, response: DirectAnswer, take: TakePiece) -> bool:
-        """Without a task in between; the caller bounds the silence."""
+        """Hand on without a task in between; the caller bounds the silence."""
 
         def masked(data: bytes) -> bool:
             data = self._mask.feed(data)
@@ -213,7 +213,8 @@ class HttpTransport:
 
     async def attach(self, *, attempt: str, directory: str) -> http_record.RecordedRunning | None:
         """
-        What an attempt of an earlier daemon has left. It is over: a request ends with its daemon.
+        Find what an attempt of an earlier daemon has left. It is over: a request ends with its
+        daemon.
 
         Returns:
             None: no request was begun there, and nothing but `open` begins one.
@@ -255,7 +256,10 @@ class HttpTransport:
         return Carried(headers=headers, body=body, values=values)
 
     def _hiding(self, secrets: tuple[str, ...]) -> SecretValues:
-        """To write a secret in all its forms takes as long as the rest of a request."""
+        """
+        Keep the forms of secrets: to write one in all of them takes as long as the rest of a
+        request.
+        """
         found = self._known.pop(secrets, None)
         if found is None:
             found = SecretValues()

@@ -34,7 +34,7 @@ _STREAMS = ("/global/event", "/event")
 HEALTH = "/global/health"
 _NEWER = "/api/"
 _NEWER_HEALTH = (f"{_NEWER}info", f"{_NEWER}health")
-"""Of 2.0.4 and later, and of the versions before it."""
+"""Calls of 2.0.4 and later, and of the versions before it."""
 
 
 class CallFailed(Exception):
@@ -108,7 +108,10 @@ class OpencodeLink:
         return Called(status=response.status_code, body=answer, problem=problem)
 
     async def _not_understood(self, limit_s: float) -> Called:
-        """It has answered with its web page, as version 2 does where it does not know a call."""
+        """
+        Return whether it has answered with its web page, as version 2 does where it does not know a
+        call.
+        """
         for path in _NEWER_HEALTH:
             called = await self.call("GET", path, limit_s=limit_s)
             if called.is_good and (why := unsupported(_version(called.body))):
@@ -159,7 +162,7 @@ def _version(answer: object) -> object:
 
 
 def _words(answer: object) -> str:
-    """What a refusal says, short."""
+    """Return what a refusal says, short."""
     if not isinstance(answer, dict):
         return ""
     data = answer.get("data")
@@ -200,7 +203,9 @@ class ToldSnapshot(Struct, frozen=True, kw_only=True):
     children: tuple[Mapping[str, Any], ...]
     """Sessions, parents first."""
     statuses: Mapping[str, Any]
-    """Of those that are at work. Asked for before the messages: what is idle has said all."""
+    """
+    Statuses of those that are at work. Asked for before the messages: what is idle has said all.
+    """
     messages: Mapping[str, list[Any]]
     """`[{"info", "parts"}]` by session."""
     asked: tuple[ToldEvent, ...] = ()
@@ -262,7 +267,9 @@ class Told:
                     self._whole.discard(str(part.get("id")))
 
     def has(self, event: Mapping[str, Any]) -> bool:
-        """Whether it says nothing new: the same state again, or a piece of a text that is whole."""
+        """
+        Return whether it says nothing new: the same state, or a piece of a text that is whole.
+        """
         if event.get("type") == "message.part.delta":
             return str(_fields(event.get("properties")).get("partID")) in self._whole
         if event.get("type") in ("permission.asked", "question.asked"):
@@ -271,7 +278,7 @@ class Told:
         return bool(key) and self._seen.get(key) == _digest(event)
 
     def missed(self, now: ToldSnapshot) -> Iterator[ToldEvent]:
-        """What has happened since the last event that was taken. Takes what it yields."""
+        """Yield what has happened since the last event that was taken, and take it."""
         for each in self._missed(now):
             if not self.has(each):
                 self.take(each)
@@ -311,7 +318,7 @@ def _event(kind: str, session: str, **properties: Any) -> ToldEvent:
 
 
 def _key(event: Mapping[str, Any]) -> str:
-    """What an event says the state of; empty: it is something that happens, each time anew."""
+    """Name what an event says the state of; empty: it is something that happens, each time anew."""
     properties = _fields(event.get("properties"))
     kind = str(event.get("type"))
     match kind:
@@ -330,7 +337,7 @@ def _key(event: Mapping[str, Any]) -> str:
 
 
 def _digest(event: Mapping[str, Any]) -> bytes:
-    """Of what it says: not of when, nor of which event said it."""
+    """Hash what it says, not when or which event said it."""
     properties = _fields(event.get("properties"))
     match event.get("type"):
         case "session.created":

@@ -152,7 +152,7 @@ class NewPrompt(RunningPrompt):
         self._exit = without_server(server, was_posted=False, at=self._clock.now())
 
     async def _rest(self) -> AsyncIterator[Chunk]:
-        """Of what runs without a server; what runs on one is stopped."""
+        """Yield the rest of what runs without a server; what runs on one is stopped."""
         if self._instead is None:
             self._end(await self._stopped())
             return
@@ -183,7 +183,10 @@ class NewPrompt(RunningPrompt):
             pass  # nothing is posted without the record that follows
 
     def _write_down(self, server: OpencodeServer, session: ServedSession) -> Exit | None:
-        """Before the prompt is posted: who finds no record posts it again. Not None: it cannot."""
+        """
+        Write the record before the prompt is posted: who finds none posts it again. Not None: it
+        cannot.
+        """
         assert self._tools is not None
         record = PromptRecord(
             server=server.directory.name,
@@ -331,7 +334,7 @@ def session_of(server: OpencodeServer, record: PromptRecord) -> ServedSession:
 
 async def was_posted(session: ServedSession) -> bool | None:
     """
-    Whether the server has the prompt of a daemon that died while it posted it.
+    Return whether the server has the prompt of a daemon that died while it posted it.
 
     False: it has not, and cannot get it any more. None: it does not say, and is ended.
     """

@@ -39,7 +39,7 @@ from fallbackd.transports.process.recording import repair
 T = TypeVar("T")
 
 MIN_ABORT_S = 2.0
-"""What an abort gets even where `stop` grants less: it takes 0.05 s (measured)."""
+"""Time that an abort gets even where `stop` grants less: it takes 0.05 s (measured)."""
 
 HANDED_ON = frozenset(
     {
@@ -77,7 +77,7 @@ class RunningPrompt:
         self._session: ServedSession | None = None
         self._was_posted = False
         self._is_placed = False
-        """It counts among those that work in its directory."""
+        """True while it counts among those that work in its directory."""
         self._tools: ToolWatch | None = None
         self._told = Told()
         self._heard: collections.deque[ToldEvent] = collections.deque()
@@ -93,7 +93,7 @@ class RunningPrompt:
 
     @property
     def pid(self) -> int | None:
-        """None: the server's process is not this attempt's to end."""
+        """Return None: the server's process is not this attempt's to end."""
         return None
 
     @property
@@ -127,7 +127,7 @@ class RunningPrompt:
         self._news.set()
 
     def _mind(self, event: ToldEvent) -> None:
-        """What it says about the turn as a whole."""
+        """Note what it says about the turn as a whole."""
         kind, properties = event.get("type"), event["properties"]
         if self._session is None or properties.get("sessionID") != self._session.name:
             return
@@ -219,7 +219,7 @@ class RunningPrompt:
             )
 
     def _is_stale(self, event: ToldEvent) -> bool:
-        """Whether it had happened before the state of the server was looked at."""
+        """Return whether it had happened before the state of the server was looked at."""
         return (
             self._has_caught_up and event.get("type") != "session.status" and self._told.has(event)
         )
@@ -243,7 +243,7 @@ class RunningPrompt:
             yield self._line("fallbackd.permission", permission=asked)
 
     async def _catch_up(self, session: ServedSession) -> AsyncIterator[Chunk]:
-        """What happened while no daemon listened, by the state of the server."""
+        """Yield what happened while no daemon listened, by the state of the server."""
         was_idle, self._is_idle = self._is_idle, False  # what is heard from now on counts
         snapshot = await self._unless_stopped(lambda: self._look(session))
         if snapshot is None:
@@ -283,7 +283,7 @@ class RunningPrompt:
         return ()
 
     async def _look(self, session: ServedSession) -> ToldSnapshot | None:
-        """Of a turn that still runs, or whose end is written down; None: no answer for now."""
+        """Look at a turn that still runs, or whose end is written down; None: no answer for now."""
         until = anyio.current_time() + session.server.limits.settle_s
         while not session.server.is_over:
             is_late = anyio.current_time() > until
@@ -345,7 +345,7 @@ class RunningPrompt:
     # --- small parts ----------------------------------------------------------------------------
 
     def _note(self, **changes: Any) -> None:
-        """In the record, as far as the disk takes it: what it says already stays true."""
+        """Note in the record, as far as the disk takes it: what it says already stays true."""
         if self._record is None:
             return
         self._record = msgspec.structs.replace(self._record, **changes)
@@ -355,7 +355,9 @@ class RunningPrompt:
             pass
 
     async def _unless_stopped(self, step: Callable[[], Awaitable[T]]) -> T | None:
-        """What `step` returns, or None when a stop came first. No scope outlives a `yield`."""
+        """
+        Return what `step` returns, or None when a stop came first. No scope outlives a `yield`.
+        """
         with anyio.CancelScope() as self._scope:
             if self._stop_grace_s is not None:
                 self._scope.cancel()

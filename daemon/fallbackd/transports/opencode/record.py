@@ -1,5 +1,5 @@
 """
-What is on disk so that a later daemon finds helper servers and the prompts on them again.
+Records on disk by which a later daemon finds helper servers and the prompts on them again.
 
 | file | where | holds |
 | --- | --- | --- |
@@ -39,7 +39,7 @@ T = TypeVar("T", bound=Struct)
 
 
 class ServerIdentity(Struct, frozen=True, kw_only=True):
-    """Whose tools those of the prompt are, for when the server and its directory are gone."""
+    """The owner of the tools of the prompt, for when the server and its directory are gone."""
 
     token: str
     pid: int
@@ -62,7 +62,9 @@ class PromptRecord(Struct, frozen=True, kw_only=True):
     before: tuple[tuple[int, int], ...] = ()
     """(pid, start) of what ran below the server when the prompt began."""
     earlier: tuple[str, ...] = ()
-    """What its session held before this prompt: ids of messages, and of its subagents' sessions."""
+    """
+    Content of its session before this prompt: ids of messages, and of its subagents' sessions.
+    """
     exit: Exit | None = None
 
 
@@ -138,14 +140,16 @@ class FoundServer(Struct, frozen=True, kw_only=True):
     """Empty: it is of a daemon that did not write it down."""
     running: Running
     environment: Mapping[str, str]
-    """Of the process. Empty: it is gone, or may not be looked at."""
+    """Environment of the process. Empty: it is gone, or may not be looked at."""
     has_ended: bool
 
     def __repr__(self) -> str:
         return f"Found({self.key!r}, pid={self.running.pid})"
 
     def runs_with(self, environment: Mapping[str, str]) -> bool:
-        """Whether it would be started with the same today, but for what each server has alone."""
+        """
+        Return whether it would be started with the same today, but for what each server has alone.
+        """
         return _shared(self.environment) == _shared(environment)
 
 
@@ -180,7 +184,7 @@ async def find_server(directory: Path, processes: Transport) -> FoundServer | No
 
 
 def identify(directory: Path) -> ServerIdentity | None:
-    """Of the last process that was started there; None: there was none."""
+    """Identify the last process that was started there; None: there was none."""
     last = _last_start(directory)
     found = None if last is None else read_identity(str(last))
     if found is None or not found.token:
@@ -216,6 +220,6 @@ def _shared(environment: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _last_start(directory: Path) -> Path | None:
-    """Those before it had ended when it was made."""
+    """Find the last start. Those before it had ended when it was made."""
     starts = [each for each in directory.glob("*") if each.name.isdigit()]
     return max(starts, key=lambda each: int(each.name), default=None)

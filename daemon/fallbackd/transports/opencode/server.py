@@ -75,7 +75,7 @@ class ServerPlaces:
             pass
 
     def leave(self, cwd: str) -> bool:
-        """Whether no prompt is there any more."""
+        """Leave the directory. Returns whether no prompt is there any more."""
         self._prompts[cwd] -= 1
         return self._prompts[cwd] == 0
 
@@ -99,7 +99,7 @@ class Listener(Protocol):
     attempt: str
 
     def has_started(self, pid: int) -> bool:
-        """Whether this process is one of its tools."""
+        """Return whether this process is one of its tools."""
         ...
 
     def hear(self, event: ToldEvent) -> None: ...
@@ -169,10 +169,12 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     start_s: float = 20.0
     idle_s: float = 300.0
     stray_s: float = 60.0
-    """How long a re-attached server waits for the prompts on it to be re-attached."""
+    """Time that a re-attached server waits for the prompts on it to be re-attached."""
     settle_s: float = 5.0
-    """For it to begin what it has accepted, or to write down the end of what it has done; the
-    latter lasts up to 30 ms (measured)."""
+    """
+    Time for it to begin what it has accepted, or to write down the end of what it has done; the
+    latter lasts up to 30 ms (measured).
+    """
 
 
 class OpencodeServer:
@@ -227,9 +229,9 @@ class OpencodeServer:
         self.is_retired = False
         """Takes no new prompts; ends when the last one has left."""
         self.stop_reason = ""
-        """Why we ended it; empty: it ended by itself."""
+        """The reason why we ended it; empty: it ended by itself."""
         self.unsupported = ""
-        """Why prompts cannot be sent to it, or to another one of its program."""
+        """The reason why prompts cannot be sent to it, or to another one of its program."""
         self.exit: Exit | None = None
 
     def __repr__(self) -> str:
@@ -255,7 +257,7 @@ class OpencodeServer:
     # --- its life -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """From start to proven end. Cancelling it stops the process and waits for its end."""
+        """Run from start to proven end. Cancelling it stops the process and waits for its end."""
         try:
             if isinstance(self._source, FoundServer):
                 await self._live(self._source.running)
@@ -352,7 +354,7 @@ class OpencodeServer:
         return OpencodeLink(f"http://127.0.0.1:{port}", password=self._password)
 
     async def _become_ready(self) -> None:
-        """After this, the health answers with our password: the port is ours."""
+        """Wait until the health answers with our password: the port is ours."""
         if self._link is None:
             await self._saw_ready_line.wait()
             assert self._port is not None
@@ -376,7 +378,7 @@ class OpencodeServer:
         self._settled.set()
 
     def _may_start_again(self) -> bool:
-        """Whether it only lost the race for its port."""
+        """Return whether it only lost the race for its port."""
         return (
             not self.stop_reason
             and isinstance(self.exit, ProcessExit)
@@ -389,7 +391,7 @@ class OpencodeServer:
         return self.is_ready
 
     def runs_with(self, environment: Mapping[str, str]) -> bool:
-        """Whether a server that was started now would have the same environment."""
+        """Return whether a server that was started now would have the same environment."""
         source = self._source
         return not isinstance(source, FoundServer) or source.runs_with(environment)
 
@@ -496,7 +498,10 @@ class OpencodeServer:
         return called.body
 
     async def _follow_events(self, link: OpencodeLink, connected: anyio.Event) -> None:
-        """Until the server ends. It is stopped if its events fail: they show when prompts end."""
+        """
+        Follow its events until the server ends. It is stopped if its events fail: they show when
+        prompts end.
+        """
         tries = 0
         while tries < EVENT_TRIES:
             tries += 1

@@ -41,7 +41,7 @@ async def create_session(server: OpencodeServer, *, title: str, cwd: str) -> "Se
 
 
 async def continue_session(server: OpencodeServer, name: str, *, cwd: str) -> "ServedSession":
-    """For one more prompt in it. Raises `CallFailed`."""
+    """Continue a session for one more prompt in it. Raises `CallFailed`."""
     whole = ServedSession(server, name, cwd=cwd)
     earlier = [str(_id_of(each)) for each in await whole.messages()]
     earlier += [str(each["id"]) for each in await whole.children()]
@@ -69,7 +69,7 @@ class ServedSession:
         self._earlier = frozenset(earlier)
 
     def is_earlier(self, event: ToldEvent) -> bool:
-        """Whether it tells of what the session held before."""
+        """Return whether it tells of what the session held before."""
         properties = event["properties"]
         named = [properties.get("sessionID"), properties.get("messageID")]
         for kind, field in (("info", "id"), ("part", "messageID")):
@@ -92,7 +92,7 @@ class ServedSession:
         return [each for each in rows if _id_of(each) not in self._earlier]
 
     async def is_busy(self) -> bool:
-        """By the list of sessions that are at work. True where it cannot be had."""
+        """Look for it in the list of sessions that are at work. True where it cannot be had."""
         try:
             return ToldSnapshot(
                 main=self.name, children=(), statuses=await self._statuses(), messages={}
@@ -101,7 +101,7 @@ class ServedSession:
             return True
 
     async def abort(self) -> bool:
-        """Until it is idle. False: unknown. Bounded by the caller."""
+        """Abort, and wait until it is idle. False: unknown. Bounded by the caller."""
         while not self.server.is_over:
             try:
                 await self._call("POST", f"/session/{self.name}/abort")
@@ -113,7 +113,9 @@ class ServedSession:
         return True
 
     async def delete(self) -> None:
-        """After this no prompt can reach it, also none that was sent before and is late."""
+        """
+        Delete it: no prompt can reach it any more, also none that was sent before and is late.
+        """
         await self._call("DELETE", f"/session/{self.name}")
 
     async def look(self) -> ToldSnapshot:
@@ -171,7 +173,7 @@ class ServedSession:
                     yield {"type": f"{word}.asked", "properties": dict(each)}
 
     async def _rows(self, path: str) -> list[Mapping[str, Any]]:
-        """Of a list; none where this version of the server does not have it."""
+        """Read the rows of a list; none where this version of the server does not have it."""
         try:
             found = await self._call("GET", path)
         except CallFailed as error:
@@ -200,13 +202,13 @@ def _id_of(message: object) -> str | None:
 # The runner above the server is a sub-reaper, so what loses its parent stays below the runner.
 
 TERM_S = 1.0
-"""For tools to end by themselves, after the server has dropped them."""
+"""Time for tools to end by themselves, after the server has dropped them."""
 KILL_S = 5.0
 _LOOK_S = 0.02
 
 
 class ToolWatch(Struct, frozen=True, kw_only=True):
-    """What ran below the server when a prompt began."""
+    """The processes that ran below the server when a prompt began."""
 
     server_pid: int
     cwd: str
@@ -322,7 +324,9 @@ def without_server(server: OpencodeServer, *, was_posted: bool, at: float) -> Ex
 
 
 def error_of(error: CallFailed) -> dict[str, Any]:
-    """In the shape of `session.error`, from an answer that has that shape as a rule."""
+    """
+    Make an error in the shape of `session.error`, from an answer that has that shape as a rule.
+    """
     answer = error.body if isinstance(error.body, dict) else {}
     data = answer.get("data")
     data = data if isinstance(data, dict) else {}

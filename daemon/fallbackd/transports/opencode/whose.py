@@ -1,4 +1,4 @@
-"""Whose the processes around opencode are, by what the kernel and the log of opencode say."""
+"""Owners of the processes around opencode, by what the kernel and the log of opencode say."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ BROWSERS = (
     *("brave", "chrome", "chromium", "electron", "epiphany", "firefox", "google-chrome", "msedge"),
     *("opera", "vivaldi", "webkitnetworkprocess"),
 )
-"""How the names of programs begin in which the interface of a server may be open."""
+"""Beginnings of the names of programs in which the interface of a server may be open."""
 _WITH_VALUE = frozenset(
     {
         *("--agent", "--cors", "--hostname", "--log-level", "--mdns-domain", "--model", "--port"),
@@ -32,10 +32,13 @@ _WITH_VALUE = frozenset(
     }
 )
 LONGEST_BEFORE_S = 60.0
-"""Between a request and the message that it writes: the plugins of a project are loaded first."""
+"""
+Longest time between a request and the message that it writes: the plugins of a project are loaded
+first.
+"""
 CLOSE_S = 2.0
 ROUNDED_S = 0.1
-"""By how much a request may seem to come after the message that it writes."""
+"""Time by which a request may seem to come after the message that it writes."""
 LOG_TAIL_BYTES = 1024 * 1024
 
 
@@ -105,7 +108,7 @@ class ProcessOwners:
 
 
 def _is_interface(arguments: Sequence[str]) -> bool:
-    """Whether a client shows a person the session, where the work is seen to continue."""
+    """Return whether a client shows a person the session, where the work is seen to continue."""
     is_browser = os.path.basename(arguments[0] if arguments else "").lower().startswith(BROWSERS)
     return is_browser or command_of(arguments) in OF_PERSONS
 

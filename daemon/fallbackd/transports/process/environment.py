@@ -72,7 +72,7 @@ class Inheritable(Mapping[str, str]):
         self._withheld = frozenset(names)
 
     def with_kept(self, names: Iterable[str]) -> Mapping[str, str]:
-        """The same for a program that is given these too."""
+        """Return a copy for a program that is given these too."""
         kept = {name: self._environ[name] for name in names if name in self._environ}
         return {**self, **kept} if kept else self
 
@@ -126,7 +126,8 @@ def confine_words(
     confinement: Confinement | None, environ: Mapping[str, str], *, directory: str
 ) -> dict[str, Any] | None:
     """
-    For `runner.confine.build`: paths, as the program with this environment will see them.
+    Make the words for `runner.confine.build`: paths, as the program with this environment will see
+    them.
 
     Args:
         directory: Of the attempt: the program may read it, and only its runner writes there.
@@ -200,8 +201,9 @@ def open_places(
     confinement: Confinement, environ: Mapping[str, str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """
-    For a program that confines its commands itself: directories that they may write to beside the
-    working directory, and where git keeps its repository. Makes what is missing and to be made.
+    List the places of a program that confines its commands itself: directories that they may write
+    to beside the working directory, and where git keeps its repository. Makes what is missing and
+    to be made.
     """
     without = {name: value for name, value in environ.items() if name != "TMPDIR"}
     words = confine_words(confinement, without, directory="")

@@ -1,5 +1,6 @@
 """
-What git runs and obeys in a repository, as it was before an attempt, and put back after it.
+Guard of what git runs and obeys in a repository: as it was before an attempt, and put back after
+it.
 
 git writes its configuration for `git remote add`, `git branch --track` and the like, beside the
 hooks, so neither can be closed to an agent that may commit. What an attempt has changed of hooks,
@@ -85,7 +86,7 @@ class GitGuard:
         self._lock = threading.Lock()
 
     def look(self, attempt: str, cwd: str) -> bytes:
-        """What is to be put back after an attempt in a directory; empty: nothing."""
+        """Record what is to be put back after an attempt in a directory; empty: nothing."""
         with self._lock:
             held: dict[object, Place] = {}
             for one in (each for places in self._held.values() for each in places):
@@ -136,7 +137,10 @@ def _key(one: Place) -> tuple[object, ...]:
 
 
 def _places(cwd: str) -> list[Place]:
-    """In the repository, its linked working trees and submodules, and repositories below."""
+    """
+    List the places in the repository, its linked working trees and submodules, and repositories
+    below.
+    """
     found: dict[tuple[object, ...], Place] = {}
     for tree in (work_tree(cwd), *islice(_trees_below(os.path.realpath(cwd)), MAX_BELOW)):
         marker = os.path.join(tree, ".git")
@@ -282,7 +286,10 @@ def _restore(known: Place) -> Iterator[str]:
 
 
 def _put_back(handle: int, known: Place) -> Iterator[str]:
-    """In the directory that stands there now: the agent may have made it, as a copy or anew."""
+    """
+    Put one back in the directory that stands there now: the agent may have made it, as a copy or
+    anew.
+    """
     for name, before in known.files.items():
         now = _read(name, handle)
         if before == now:
@@ -354,7 +361,7 @@ def _write(name: str, kept: Kept | None, directory: int) -> None:
 
 
 def _told(settings: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
-    """Those that are not known to be harmless, in their order."""
+    """List those that are not known to be harmless, in their order."""
     return [(name, value) for name, value in settings if not _is_harmless(name, value or "")]
 
 

@@ -1,5 +1,5 @@
 """
-What an earlier daemon has left in the directory of an attempt: it runs still, has ended, or was
+Leftovers of an earlier daemon in the directory of an attempt: it runs still, has ended, or was
 never started.
 
     claim   attempt.json   runner   exit.json
@@ -54,14 +54,14 @@ from fallbackd.transports.process.runner.meeting import (
 from fallbackd.transports.process.running import RunnerLimits, RunningProcess
 
 MEETING_S = 5.0
-"""How long a runner that lives may take to be met: it is there within milliseconds."""
+"""Time that a runner that lives may take to be met: it is there within milliseconds."""
 _LOOK_S = 0.02
 REBOOTED = "the machine was started anew; how it ended is unknown"
 UNRECORDED = "its runner is gone; how it ended is unknown"
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """Who claimed a directory, and what was started there."""
+    """The claimant of a directory, and what was started there."""
 
     by: str = "runner"
     runner: int = 0
@@ -153,8 +153,8 @@ async def take_up(
 
 def read_identity(directory: str) -> Identity | None:
     """
-    Of the attempt, else of the runner that is about to start it. None: neither is written yet, or
-    neither can be made sense of.
+    Read the identity of the attempt, else of the runner that is about to start it. None: neither is
+    written yet, or neither can be made sense of.
 
     Raises:
         OSError: They cannot be looked at.
@@ -175,7 +175,7 @@ def _identity(record: dict[str, Any] | None) -> Identity | None:
 
 def _recorded(directory: str) -> Exit | None:
     """
-    How it ended; None: it has not, or that is not known.
+    Read how it ended; None: it has not, or that is not known.
 
     Raises:
         OSError: It cannot be looked at.
@@ -203,7 +203,10 @@ def runner_in(directory: str) -> tree.Process | None:
 
 
 def _connect(directory: str, found: Identity | None) -> socket.socket | None:
-    """None: no runner waits there, not yet or no longer, or another process in its place."""
+    """
+    Connect to its runner. None: no runner waits there, not yet or no longer, or another process in
+    its place.
+    """
     try:
         handle = privatefile.open_directory(directory)
     except FileNotFoundError:
@@ -228,7 +231,9 @@ def _connect(directory: str, found: Identity | None) -> socket.socket | None:
 
 
 def _is_runner(pid: int, found: Identity | None) -> bool:
-    """Whether a process is the runner of the claim; where that cannot be read, some runner."""
+    """
+    Return whether a process is the runner of the claim; where that cannot be read, some runner.
+    """
     runner = None if found is None or found.boot_id != tree.boot_id() else _runner(found)
     return tree.name_of(pid) == RUNNER_NAME and (runner is None or runner.pid == pid)
 
@@ -259,7 +264,7 @@ async def end_stray(directory: str, *, grace_s: float, bound_s: float) -> bool:
 async def _end(
     directory: str, *, grace_s: float, bound_s: float
 ) -> tuple[Exit | None, Sequence[int]]:
-    """How it ended, and its processes that survived."""
+    """End it. Returns how it ended, and its processes that survived."""
     found = None
     try:
         if (known := _recorded(directory)) is not None:
@@ -302,7 +307,7 @@ def _family(directory: str, found: Identity | None) -> Family:
 async def _end_by_force(
     family: Family, group: str, *, grace_s: float, bound_s: float
 ) -> tuple[Exit, Sequence[int]]:
-    """Without its runner."""
+    """End it without its runner."""
     left = await end_family(family, grace_s=grace_s, bound_s=bound_s)
     is_proven = await end_group(group, family.token, bound_s=bound_s)
     clear_drafts(family.directory)

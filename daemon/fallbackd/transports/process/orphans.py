@@ -289,8 +289,8 @@ def _require_no_part(line: Sequence[tree.Process], lost_since: int | None) -> No
 
 def _may_be_left(line: Sequence[tree.Process], since: int) -> bool:
     """
-    Whether the first one of these that has started since then may have lost its parents: the one
-    above it can have taken it over, and its session is no older.
+    Return whether the first one of these that has started since then may have lost its parents: the
+    one above it can have taken it over, and its session is no older.
     """
     younger = [one for one in line if one.start >= since]
     if not younger:

@@ -23,7 +23,7 @@ from fallbackd.transports.process.runner.meeting import EXIT_FILE
 
 _BATCH_BYTES = 256 * 1024
 _MAX_CHUNK_BYTES = 64 * 1024 * 1024
-"""As much as a whole log may hold. What an index names beyond that was not written by us."""
+"""Size of a whole log. Chunks that an index names beyond that were not written by us."""
 _LINE_BYTES = 128
 _OF_AN_END = frozenset({"code", "signal", "gone", "at", "stopped", "note"})
 MAX_RECORD_BYTES = 1024 * 1024
@@ -41,10 +41,13 @@ class LogSlice(Struct, frozen=True, kw_only=True):
     """A piece of the log as people see it. Bytes, since it may begin inside a character."""
 
     data: bytes
-    """Where the cap has dropped output, a marker line that counts it stands in its place."""
+    """
+    Printed bytes. Where the cap has dropped output, a marker line that counts it stands in its
+    place.
+    """
     next_offset: int
     end_offset: int
-    """Where the log ends now."""
+    """The end of the log now."""
     dropped_bytes: int = 0
     """Bytes between the asked offset and `next_offset` that are no longer there."""
 
@@ -74,7 +77,7 @@ class Follower:
 
     @property
     def offset(self) -> int:
-        """Behind the last byte that was read."""
+        """Return the place behind the last byte that was read."""
         return self._offset
 
     @property
@@ -205,7 +208,7 @@ def read_chunks(directory: str, *, offset: int = 0) -> Iterator[Chunk]:
 
 
 def read_ends(directory: str, *, offset: int = 0) -> Iterator[tuple[Chunk, int]]:
-    """The same, each with the offset behind it."""
+    """Yield chunks, each with the offset behind it."""
     follower = Follower(directory, offset=offset)
     try:
         while chunks := follower.read():
@@ -252,7 +255,7 @@ def read_log(directory: str, *, offset: int = 0, max_bytes: int = _BATCH_BYTES) 
 
 
 def recorded_bytes(directory: str) -> int:
-    """How much was printed so far, kept or not."""
+    """Return how much was printed so far, kept or not."""
     return max((_end(part) for part in list_parts(directory)), default=0)
 
 
@@ -334,7 +337,7 @@ def clear_drafts(directory: str) -> None:
 
 def read_record(directory: str, name: str) -> dict[str, Any] | None:
     """
-    None: there is none, or no such record. Its fields may be anything.
+    Read a record. None: there is none, or no such record. Its fields may be anything.
 
     Raises:
         OSError: It cannot be looked at (a link in its place, no free descriptor): that tells
@@ -349,7 +352,7 @@ def read_record(directory: str, name: str) -> dict[str, Any] | None:
 
 
 def list_parts(directory: str) -> list[_Part]:
-    """In the order of their offsets."""
+    """List the parts in the order of their offsets."""
     try:
         handle = privatefile.open_directory(directory)
     except FileNotFoundError:
@@ -371,7 +374,7 @@ def list_parts(directory: str) -> list[_Part]:
 
 
 def _end(part: _Part) -> int:
-    """By the last whole line of its index."""
+    """Find the end by the last whole line of its index."""
     try:
         with os.fdopen(_open(part.index_path), "rb") as file:
             size = os.fstat(file.fileno()).st_size

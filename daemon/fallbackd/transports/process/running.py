@@ -48,7 +48,7 @@ class RunnerLine:
         self._handle = -1
         """A pidfd of the runner."""
         self.runner: tree.Process | None = None
-        """None before its first word."""
+        """The process of the runner; None before its first word."""
         self.is_ended = False
         """Nothing more will be said."""
 
@@ -62,12 +62,12 @@ class RunnerLine:
         return self._handle < 0 or _has_ended(self._handle)
 
     async def wait(self) -> None:
-        """Until there is something to receive."""
+        """Wait until there is something to receive."""
         assert self._socket is not None
         await anyio.wait_readable(self._socket)
 
     async def wait_left(self) -> None:
-        """Until the runner has ended."""
+        """Wait until the runner has ended."""
         if self._handle >= 0:
             await anyio.wait_readable(self._handle)
 
@@ -151,7 +151,7 @@ class RunnerLine:
             self._socket = None
 
     def let_go(self) -> None:
-        """Of the runner itself, after `close`."""
+        """Let go of the runner itself, after `close`."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -168,24 +168,26 @@ def _has_ended(handle: int) -> bool:
 # --- one program ---------------------------------------------------------------------------------
 
 _MEETING_S = 2.0
-"""For the greeting of a runner that has taken the line."""
+"""Limit of the greeting of a runner that has taken the line."""
 _ENDING_S = 5.0
-"""What a runner needs beside the limits of a stop, on a busy machine."""
+"""Time that a runner needs beside the limits of a stop, on a busy machine."""
 _LAST_WORD_S = 2.0
-"""For the record of a runner below which nothing lives any more."""
+"""Limit of the record of a runner below which nothing lives any more."""
 _LAST_READ_BYTES = 1024 * 1024
-"""Of what was stopped, as much is read after its end. More would only delay what waits for that."""
+"""
+Bytes of what was stopped that are read after its end. More would only delay what waits for that.
+"""
 
 
 class RunnerLimits(Struct, frozen=True, kw_only=True):
     max_log_bytes: int = 64 * 1024 * 1024
-    """On disk, per attempt, index included."""
+    """Bytes on disk, per attempt, index included."""
     stop_grace_s: float = 5.0
-    """For a runner that is stopped by a signal, with no word about the time."""
+    """Grace of a runner that is stopped by a signal, with no word about the time."""
     kill_bound_s: float = 10.0
-    """How long KILL may take before the family counts as not gone."""
+    """Time that KILL may take before the family counts as not gone."""
     answer_s: float = 20.0
-    """How long a runner may take to say that it has started its program."""
+    """Time that a runner may take to say that it has started its program."""
     core_bytes: int | None = None
     """Soft limit of core files, -1: none. None: that of the daemon."""
 
@@ -211,7 +213,7 @@ class RunningProcess:
         self._now = now
         self._follower = Follower(directory)
         self._give_up_at = float("inf")
-        """On the loop's clock: until then the runner may take to end the program."""
+        """Instant on the loop's clock: until then the runner may take to end the program."""
         self._waiting: anyio.CancelScope | None = None
         self.was_unheard = False
         """No runner answered in time."""
@@ -238,7 +240,7 @@ class RunningProcess:
         limits: RunnerLimits,
         now: Callable[[], float],
     ) -> "RunningProcess":
-        """What was started by an earlier daemon and has no runner any more that can be met."""
+        """Re-attach to a program of an earlier daemon whose runner cannot be met any more."""
         running = cls(None, directory, "", limits, now)
         running._find_end = find_end
         running._recorded_bytes = recorded_bytes(directory)
@@ -284,7 +286,7 @@ class RunningProcess:
 
     @property
     def is_gone(self) -> bool | None:
-        """Whether all of it is proven to have exited; None: it has not ended yet."""
+        """Return whether all of it is proven to have exited; None: it has not ended yet."""
         return None if self._exit is None else self._exit.gone
 
     @property
@@ -372,11 +374,11 @@ class RunningProcess:
                 self._close_line()
 
     def _left_bytes(self) -> int:
-        """How much of the recording has not been read."""
+        """Return how much of the recording has not been read."""
         return recorded_bytes(self._directory) - self._follower.offset
 
     async def _wait_for_line(self) -> None:
-        """Until the runner says something, or has been silent too long about a stop."""
+        """Wait until the runner says something, or has been silent too long about a stop."""
         with anyio.CancelScope(deadline=self._give_up_at) as self._waiting:
             await self._line.wait()
         self._waiting = None
@@ -462,7 +464,7 @@ class RunningProcess:
             self._line.send(frames.pack_json(frames.SEEN, {"offset": start}))
 
     async def _conclude(self) -> None:
-        """Where the runner left no word: end its family, and say what is not known."""
+        """End its family where the runner left no word, and say what is not known."""
         if self._exit is not None:
             return
         runner = self._line.runner
@@ -537,7 +539,7 @@ class RunningProcess:
             return None  # a link in its place is no record
 
     def _is_unclaimed(self) -> bool:
-        """Whether no runner has come so far as to start something."""
+        """Return whether no runner has come so far as to start something."""
         try:
             return not privatefile.exists(os.path.join(self._directory, CLAIM_FILE))
         except OSError:

@@ -57,7 +57,7 @@ _LAUNCHES = 3
 
 
 _OF_TMUX = ("TMUX", "TMUX_PANE")
-"""They name a server of the person's, which is not confined."""
+"""Variables that name a server of the person's, which is not confined."""
 
 
 def _temporary(call: CommandLine, tmp: str) -> dict[str, str]:
@@ -103,9 +103,14 @@ class ProcessTransport:
         self._launcher: _Launcher | None = None
         self._running: set[RunningProcess] = set()
         self._known: dict[str, Started] = {}
-        """By directory: that whose runner lives, or of which nothing says how it ended."""
+        """
+        Programs by directory: those whose runner lives, or of which nothing says how it ended.
+        """
         self._lost_since: int | None = None
-        """When the first program started that may run on without its runner, which was killed."""
+        """
+        Instant at which the first program started that may run on without its runner, which was
+        killed.
+        """
 
     async def _credential(self, call: CommandLine) -> dict[str, str]:
         """
@@ -232,10 +237,10 @@ class ProcessTransport:
 
     def above(self, pid: int) -> "Started | None":
         """
-        What was started whose runner is above a process: as a sub-reaper it stays above everything
-        that its program starts, and where it was killed, the launcher does. Where both were,
-        nothing is: what may be left of it then cannot be known. None: nothing that was started
-        here.
+        Find what was started whose runner is above a process: as a sub-reaper it stays above
+        everything that its program starts, and where it was killed, the launcher does. Where both
+        were, nothing is: what may be left of it then cannot be known. None: nothing that was
+        started here.
 
         Raises:
             OSError: It cannot be determined.
@@ -257,7 +262,7 @@ class ProcessTransport:
 
     @property
     def has_any(self) -> bool:
-        """Whether anything that was started here may run."""
+        """Return whether anything that was started here may run."""
         return bool(self._running or self._known)
 
     async def holding(self, socket_inode: int) -> int | None:
@@ -270,7 +275,7 @@ class ProcessTransport:
         return await anyio.to_thread.run_sync(holder_below, [*self._runners()], socket_inode)
 
     def _runners(self) -> dict[int, "Started"]:
-        """By process id, those that live; also of a runner that has not been heard yet."""
+        """List by process id those that live; also of a runner that has not been heard yet."""
         return self._supervised()[0]
 
     def _supervised(self) -> tuple[dict[int, "Started"], int | None]:
@@ -394,7 +399,7 @@ class _Launcher:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """What it has forked lives on."""
+        """Kill the launcher. What it has forked lives on."""
         self._process.kill()
 
     async def hand_over(self, line: socket.socket) -> None:

@@ -13,7 +13,7 @@ from fallbackd.lib import foreign_json
 
 
 class Untranslatable(ValueError):
-    """It is no answer of the API that it should be of."""
+    """The text is no answer of the API that it should be of."""
 
 
 def chat_answer(found: dict[str, Any], *, at: int) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def messages_answer(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool_use(call: dict[str, Any]) -> dict[str, Any] | None:
-    """None: its arguments cannot be read."""
+    """Translate one call of a tool. None: its arguments cannot be read."""
     function = fields(call.get("function"))
     try:
         given = foreign_json.decode(words(function.get("arguments")) or "{}")
@@ -149,7 +149,7 @@ class ChatStream(StreamTranslator):
         self._calls: dict[object, int] = {}
         """Index of a block to that of its call."""
         self._unsaid: dict[object, dict[str, Any]] = {}
-        """Of calls whose arguments have not come in pieces: what they began with."""
+        """Calls whose arguments have not come in pieces: what they began with."""
 
     def read_event(self, name: str, event: dict[str, Any]) -> bytes:
         kind = words(event.get("type")) or name
@@ -205,7 +205,9 @@ class ChatStream(StreamTranslator):
         return b""
 
     def _arguments(self, index: object) -> bytes:
-        """Those that came in one piece with the head of their call, or not at all."""
+        """
+        Return the arguments that came in one piece with the head of their call, or not at all.
+        """
         given = self._unsaid.pop(_key(index), None)
         return b"" if given is None else self._argument(index, msgspec.json.encode(given).decode())
 
@@ -248,11 +250,11 @@ class _Block(Struct):
 
     kind: str
     number: object = None
-    """Of a call: its index there."""
+    """Index of a call there."""
     id: str = ""
     name: str = ""
     unsaid: str = ""
-    """What has come and was not written yet."""
+    """Text that has come and was not written yet."""
     is_open: bool = False
 
 
@@ -346,7 +348,7 @@ class MessagesStream(StreamTranslator):
         return self._flush(block) if block is self._blocks[self._at] else b""
 
     def _flush(self, block: _Block, *, at_end: bool = False) -> bytes:
-        """What is known of the block in front: its head, as soon as the call has a name."""
+        """Write what is known of the block in front: its head, as soon as the call has a name."""
         if not block.is_open and block.kind == "tool_use" and not block.name and not at_end:
             return b""
         head = b"" if block.is_open else self._open(block)
@@ -375,7 +377,10 @@ class MessagesStream(StreamTranslator):
         return said
 
     def _sign_of_life(self) -> bytes:
-        """What a model thinks cannot be shown here, since only Anthropic can sign it."""
+        """
+        Write an empty piece: what a model thinks cannot be shown here, since only Anthropic can
+        sign it.
+        """
         return self._delta(None, {"output_tokens": 0})
 
     def write_end(self) -> bytes:

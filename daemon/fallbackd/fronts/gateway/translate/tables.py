@@ -51,7 +51,7 @@ STOP_REASONS: Mapping[str, str] = {
     "function_call": "tool_use",
     "content_filter": "refusal",
 }
-"""Of chat completions, in the words of messages."""
+"""Stop reasons of chat completions, in the words of messages."""
 FINISH_REASONS: Mapping[str, str] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -61,7 +61,7 @@ FINISH_REASONS: Mapping[str, str] = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-"""Of messages, in the words of chat completions."""
+"""Stop reasons of messages, in the words of chat completions."""
 
 
 _TOOL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -81,7 +81,10 @@ def tool_id(given: object) -> str:
 
 
 def messages_usage(used: dict[str, Any]) -> dict[str, int]:
-    """Of chat completions, where what was cached is a part of the prompt; here it stands beside."""
+    """
+    Translate the usage of chat completions, where what was cached is a part of the prompt; here it
+    stands beside.
+    """
     cached = count(fields(used.get("prompt_tokens_details")).get("cached_tokens")) or 0
     prompt = count(used.get("prompt_tokens")) or 0
     return {
@@ -163,14 +166,16 @@ class StreamTranslator:
         self.is_over = False
         """The last event has been written."""
         self.error: dict[str, Any] | None = None
-        """What the provider stated instead of an end, in its own words."""
+        """Error that the provider stated instead of an end, in its own words."""
         self._events = EventReader(max_bytes=MAX_EVENT_BYTES)
 
     def feed(self, data: bytes) -> bytes:
         return b"".join(map(self._one, self._events.feed(data)))
 
     def end(self) -> bytes:
-        """What is left to say when nothing more comes; of an answer that has no end, nothing."""
+        """
+        Return what is left to say when nothing more comes; of an answer that has no end, nothing.
+        """
         last = [one for one in self._events.end() if one.data.strip() == DONE or _is_whole(one)]
         rest = b"".join(map(self._one, last))
         return rest + self.close() if self.has_ended and not self.is_over else rest
@@ -181,7 +186,7 @@ class StreamTranslator:
         return self.write_end()
 
     def read_event(self, name: str, event: dict[str, Any]) -> bytes:
-        """What one event of the one API is in the other."""
+        """Translate one event of the one API into the other."""
         raise NotImplementedError
 
     def write_end(self) -> bytes:

@@ -22,7 +22,8 @@ _MAX_STOPS = 4
 
 def chat_request(asked: dict[str, Any], lost: Losses) -> dict[str, Any]:
     """
-    Without `model` and without a limit of its tokens: their names and values are the backend's.
+    Translate a request, without `model` and without a limit of its tokens: their names and values
+    are the backend's.
 
     Raises:
         Unreadable: It has no list of messages.

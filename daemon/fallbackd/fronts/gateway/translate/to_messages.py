@@ -35,7 +35,7 @@ def _merged(turns: list[tuple[str, list[dict[str, Any]]]]) -> list[dict[str, Any
 
 def messages_request(asked: dict[str, Any], lost: Losses) -> dict[str, Any]:
     """
-    Without `model` and `max_tokens`.
+    Translate a request, without `model` and `max_tokens`.
 
     Raises:
         Unreadable: It has no list of messages.

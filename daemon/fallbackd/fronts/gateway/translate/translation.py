@@ -1,5 +1,5 @@
 """
-Which APIs are translated into which, and all that one exchange needs for it.
+Translation between APIs: which into which, and all that one exchange needs for it.
 
     made = begin("messages", "chat_completions", body, target)
     made.body                        goes to the backend
@@ -40,7 +40,7 @@ class Target(Struct, frozen=True, kw_only=True):
     model: str | None
     host: str
     most_tokens: int | None = None
-    """How long its answers may be; None: as the caller asks."""
+    """Bound of its answers; None: as the caller asks."""
 
 
 class Translation(Struct, frozen=True, kw_only=True):

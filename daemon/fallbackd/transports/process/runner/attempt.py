@@ -139,11 +139,11 @@ class FamilyEnding:
         """Monotonic time at which politeness ends."""
         self._was_asked = False
         self.ended_at: float | None = None
-        """When the program itself ended."""
+        """Instant at which the program itself ended."""
         self.is_gone = True
         """False: it was given up, and part of the family may live."""
         self.is_stopped = False
-        """It was stopped while it ran."""
+        """True where it was stopped while it ran."""
         self.notes: list[str] = []
         self.left: list[str] = []
         """Names of the programs that were alive when theirs had ended by itself."""
@@ -154,7 +154,7 @@ class FamilyEnding:
         return self._stop_at is not None
 
     def timeout_s(self) -> float | None:
-        """How long nothing has to be done; None: until something happens."""
+        """Return how long nothing has to be done; None: until something happens."""
         if self._phase is _Phase.KILLING:
             return _KILL_AGAIN_S
         deadline = self._deadline if self._phase is not _Phase.RUNNING else self._stop_at
@@ -229,7 +229,7 @@ class FamilyEnding:
 
 _STDIN_BYTES = 65_536
 _FOLLOWER_S = 2.0
-"""How long the newest output waits for a daemon that lags a whole tail behind."""
+"""Time that the newest output waits for a daemon that lags a whole tail behind."""
 _HURRIED_FOLLOWER_S = 0.2
 _MAX_LEFT = 10
 """Names of programs that were ended with theirs."""
@@ -238,7 +238,7 @@ _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
 def _start(spec: dict[str, Any]) -> Started | StartRefused:
-    """In the group of the attempt, where there is one."""
+    """Start it in the group of the attempt, where there is one."""
     hit("runner.claimed")
     group = spec.get("cgroup", "")
     is_inside = bool(group) and cgroup.enter(group)
@@ -324,7 +324,7 @@ class _Attempt:
             self._reaper, kill_bound_s=spec["kill_bound_s"], now=lambda: _now(spec)
         )
         self._last_at = 0.0
-        """Of the last chunk: what the dead left behind is read after their end."""
+        """Instant of the last chunk: what the dead left behind is read after their end."""
         self._patience_s = _FOLLOWER_S
         self._seen = -1
         self._undelivered = 0

@@ -39,13 +39,13 @@ def find_home(environ: Mapping[str, str]) -> str:
 
 
 def path_for(home: str, attempt: str, token: str) -> str:
-    """Where the group of an attempt is to be; empty: nowhere."""
+    """Return where the group of an attempt is to be; empty: nowhere."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", attempt)[:64]
     return f"{home}/{_NAME}{name}-{token}" if home else ""
 
 
 def is_of(path: str, token: str) -> bool:
-    """Whether a recorded path names the group of that attempt, and not just any group."""
+    """Return whether a recorded path names the group of that attempt, and not just any group."""
     above, name = os.path.split(path)
     is_ours = bool(_OURS.fullmatch(name)) and bool(token) and name.endswith(f"-{token}")
     return is_ours and above.startswith("/sys/fs/cgroup/") and os.path.normpath(path) == path
@@ -82,7 +82,7 @@ def leave(path: str) -> bool:
 
 
 def is_empty(path: str) -> bool:
-    """Whether no process is left in it. False also where that cannot be seen."""
+    """Return whether no process is left in it. False also where that cannot be seen."""
     try:
         with open(f"{path}/cgroup.events", encoding="ascii") as file:
             return "populated 0" in file.read().splitlines()
@@ -109,7 +109,7 @@ def end(path: str, *, bound_s: float) -> bool:
 
 
 def remove(path: str) -> None:
-    """With the empty groups that a program has made below."""
+    """Remove it with the empty groups that a program has made below."""
     for directory, _, _ in os.walk(path, topdown=False):
         try:
             os.rmdir(directory)

@@ -1,5 +1,5 @@
 """
-Which places a program may write to and read from, as rules for the kernel.
+Places that a program may write to and read from, as rules for the kernel.
 
 Writing is allowed in the places that are named. Reading is allowed everywhere but in the places
 that are hidden: the kernel knows no exceptions, so on the way to each of them everything beside it
@@ -74,7 +74,7 @@ def _is_repository(path: str) -> bool:
 
 
 def _is_module(own: str, top: str) -> bool:
-    """Whether the repository of a submodule says that this is its working tree."""
+    """Return whether the repository of a submodule says that this is its working tree."""
     for line in _read(os.path.join(own, "config")).splitlines():
         name, _, value = line.partition("=")
         if name.strip() == "worktree":
@@ -100,8 +100,8 @@ def _read(path: str) -> str:
 
 MAX_ENTRIES = 20_000
 """
-Of one directory on the way to a hidden place; with more, all that is below it can be read. Each
-takes some 10 µs of processor time.
+Bound of one directory on the way to a hidden place; with more, all that is below it can be read.
+Each takes some 10 µs of processor time.
 """
 
 _DEVICES = (
@@ -158,7 +158,9 @@ def build(
 
 
 def places_of(confine: dict[str, Any]) -> list[str]:
-    """What may be written to beside the working directory. Makes what is missing and to be made."""
+    """
+    List what may be written to beside the working directory. Makes what is missing and to be made.
+    """
     for path in confine["made"]:
         _make(path)
     tools = _of_toolchains(confine) if confine["cwd"] else []
@@ -233,7 +235,7 @@ def _allow_open(rules: Ruleset, place: int, rights: int) -> None:
 
 
 _Tree = dict[str, "_Tree"]
-"""By name; an empty one is hidden itself."""
+"""Places by name; an empty one is hidden itself."""
 
 
 def _existing(paths: Iterable[str]) -> list[str]:

@@ -1,5 +1,5 @@
 """
-What the daemon and a runner say to each other: a kind, a length, a payload.
+Messages between the daemon and a runner: a kind, a length, a payload.
 
 | from | kind | payload |
 | --- | --- | --- |

@@ -14,7 +14,7 @@ import struct
 _CREATE_RULESET = 444
 _ADD_RULE = 445
 _RESTRICT_SELF = 446
-"""The same on every architecture that Python runs on."""
+"""Numbers that are the same on every architecture that Python runs on."""
 _VERSION = 1
 _PATH_BENEATH = 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -76,7 +76,7 @@ def _syscall(number: int, *arguments: object) -> int:
 
 
 def kernel_abi() -> int:
-    """Of the running kernel; 0: it has no Landlock, or it is switched off."""
+    """Return the version of the running kernel; 0: it has no Landlock, or it is switched off."""
     try:
         return _syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))
     except OSError:
@@ -84,7 +84,7 @@ def kernel_abi() -> int:
 
 
 class Ruleset:
-    """What is allowed, until it is entered. Hold it open until then, and close it."""
+    """A list of what is allowed, until it is entered. Hold it open until then, and close it."""
 
     def __init__(self, *, abi: int, reads: bool) -> None:
         """

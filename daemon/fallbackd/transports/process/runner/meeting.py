@@ -1,5 +1,5 @@
 """
-Where a runner and daemons meet that do not know each other: files in the attempt's directory.
+Meeting of a runner and daemons that do not know each other: files in the attempt's directory.
 
 | file | holds |
 | --- | --- |
@@ -24,7 +24,7 @@ from fallbackd.transports.process.runner import frames, tree
 # The runner's end of the line to the daemon. A daemon that is gone is no reason to stop.
 
 _SEND_S = 2.0
-"""How long a daemon that does not read may hold us up with what only the line can carry."""
+"""Time that a daemon that does not read may hold us up with what only the line can carry."""
 
 
 class Gone(Exception):
@@ -161,7 +161,10 @@ def claim(directory: int, *, by: str = "runner") -> None:
 
 
 def line_path(directory: int) -> str:
-    """Of an open directory. Short, whatever its name: a socket's path has 107 bytes at most."""
+    """
+    Return the path in an open directory. Short, whatever its name: a socket's path has 107 bytes at
+    most.
+    """
     return f"/proc/self/fd/{directory}/{LINE_FILE}"
 
 

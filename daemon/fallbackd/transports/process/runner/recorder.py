@@ -32,7 +32,7 @@ def part_name(start: int) -> str:
 
 
 def marker(dropped: int) -> bytes:
-    """Of fixed width, so that the count can be corrected in place."""
+    """Make a marker of fixed width, so that the count can be corrected in place."""
     return (
         f"\n[fallbackd: the log has reached its limit; {dropped:016d} bytes are left out here; "
         "the newest output is in output.*.log beside this file]\n"

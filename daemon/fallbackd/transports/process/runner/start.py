@@ -22,7 +22,7 @@ from fallbackd.transports.process.runner import confine
 
 DEPTH = 2
 MAX_ENTRIES = 1000
-"""Of one directory: beyond that, it is a link itself."""
+"""Bound of one directory: beyond that, it is a link itself."""
 MAX_COPY_BYTES = 4 * 1024 * 1024
 
 
@@ -185,7 +185,7 @@ def _widen(pipe: int) -> None:
 
 def _open_directory(path: str, id: str) -> int | None:
     """
-    It stays the same from here on, whatever its name leads to.
+    Open the directory, which stays the same from here on, whatever its name leads to.
 
     Args:
         id: See `CommandLine.cwd_id`. None is returned where it is another one.

@@ -23,7 +23,7 @@ class Process(NamedTuple):
 
 def process(pid: int) -> Process | None:
     """
-    None: there is no such process.
+    Look at one process. None: there is no such process.
 
     Raises:
         OSError: Unknown, as without a free file descriptor. That is no proof of an end.
@@ -53,7 +53,10 @@ def ticks_now() -> int:
 
 
 def name_of(pid: int) -> str:
-    """As the kernel shows it, without what a terminal would not print; empty: there is none."""
+    """
+    Read its name as the kernel shows it, without what a terminal would not print; empty: there is
+    none.
+    """
     try:
         with open(f"/proc/{pid}/comm", "rb") as file:
             found = file.read(64).decode(errors="replace")
@@ -63,7 +66,7 @@ def name_of(pid: int) -> str:
 
 
 def is_same(known: Process) -> bool:
-    """Whether it lives. Its number alone may have been given to another one."""
+    """Return whether it lives. Its number alone may have been given to another one."""
     now = process(known.pid)
     return now is not None and now.start == known.start and not now.is_dead
 
