@@ -11,8 +11,7 @@ from structlog.testing import capture_logs
 from tests.support.playbook import policy_of
 from tests.support.watching import Watching, watching
 
-from fallbackd.api.opencode import periods
-from fallbackd.api.opencode_words import status_words
+from fallbackd.api.opencode import periods, status_words
 from fallbackd.api.shapes import session_usage
 from fallbackd.core.events import Reported
 from fallbackd.core.failures import Reason

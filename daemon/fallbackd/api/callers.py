@@ -1,29 +1,34 @@
-"""Callers that talk to a provider themselves: whom to ask, what became of it, what is advised."""
+"""Callers that talk to a provider themselves, and sessions that a person has open."""
 
 import os
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 import msgspec
-from msgspec import structs
+from msgspec import convert, structs
 
-from fallbackd.api import chains, shapes, turns
-from fallbackd.api.errors import ApiError
-from fallbackd.api.fixes import none_installed
-from fallbackd.api.handler import Handler
-from fallbackd.api.health_view import USABLE, health_entries, health_entry
+from fallbackd.api import shapes
+from fallbackd.api.handler import ApiError, Handler
+from fallbackd.api.health import USABLE, health_entries, health_entry
 from fallbackd.api.host import Caller
+from fallbackd.api.shapes import none_installed
+from fallbackd.backends.spec import PlanWindow
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.ids import AttemptId, BackendId
-from fallbackd.core.protocol import Usage
+from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.core.reasons import NOT_SET_UP
 from fallbackd.core.routing import suggest as rules
-from fallbackd.engine import callers
+from fallbackd.core.routing.candidates import candidates_for
+from fallbackd.core.turn import Turn
+from fallbackd.engine import callers, interactive
 from fallbackd.engine.admission import require_readable
 from fallbackd.engine.requests import Invalid
 from fallbackd.transports.machine import project_tokens
+from fallbackd_client.wire.bounds import MAX_TURN
+from fallbackd_client.wire.health_shapes import HealthEntry
 from fallbackd_client.wire.methods.callers import (
     REPORT,
     RESOLVE,
@@ -37,10 +42,41 @@ from fallbackd_client.wire.methods.callers import (
     SuggestParams,
     SuggestResult,
 )
+from fallbackd_client.wire.methods.interactive import (
+    INTERACTIVE_FAILED,
+    INTERACTIVE_PLAN,
+    InteractiveFailedParams,
+    InteractiveFailedResult,
+    InteractivePlanParams,
+    InteractivePlanResult,
+)
 from fallbackd_client.wire.shapes import CandidateVerdict, TokenUsage
 
 if TYPE_CHECKING:
+    from fallbackd.core.ids import BackendId
     from fallbackd.engine.api import Engine
+
+
+def word_of(turn: Turn | None) -> str | None:
+    """Null where there is nothing to continue, or where the chain is too long for a word."""
+    if turn is None:
+        return None
+    word = urlsafe_b64encode(msgspec.json.encode(turn)).decode("ascii")
+    return word if len(word) <= MAX_TURN else None
+
+
+def turn_of(word: str | None) -> Turn | None:
+    if word is None:
+        return None
+    try:
+        return msgspec.json.decode(urlsafe_b64decode(word), type=Turn)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise ApiError(
+            "invalid_params",
+            "`turn` is not one of this daemon. Send the `turn` of the answer that named the"
+            " candidate, or leave it out.",
+            data={"path": "turn"},
+        ) from error
 
 
 async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> ResolveResult:
@@ -73,7 +109,7 @@ async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> Re
         candidates=candidates,
         position=found.position,
         lease=shapes.lease(found, asked=params.lease),
-        turn=turns.word_of(found.turn),
+        turn=word_of(found.turn),
     )
 
 
@@ -92,7 +128,7 @@ def _asked(
     return {
         "session": params.session,
         "role": params.role,
-        "chain": chains.entries(params.chain, engine.settings.policy),
+        "chain": shapes.entries(params.chain, engine.settings.policy),
         "model": params.model,
         "prompt_tokens": params.prompt_tokens,
         "allow_metered": params.allow_metered,
@@ -140,7 +176,7 @@ async def report(engine: "Engine", params: ReportParams, caller: Caller) -> Repo
         usage=engine.settings.policy.priced(
             msgspec.convert(used, Usage, from_attributes=True), backend, params.model
         ),
-        turn=turns.turn_of(params.turn),
+        turn=turn_of(params.turn),
         is_claim=not authority.is_person,
         **_asked(engine, params, caller),
     )
@@ -166,7 +202,7 @@ async def report(engine: "Engine", params: ReportParams, caller: Caller) -> Repo
         retry_at=answer.retry_at if following is None else None,
         lease=shapes.lease(following, asked=params.next_lease),
         ignored=answer.ignored,
-        turn=turns.word_of(answer.turn),
+        turn=word_of(answer.turn),
         bound=None if answer.halt is None else answer.halt.bound,
         why=None if answer.halt is None else answer.halt.why,
     )
@@ -240,8 +276,59 @@ async def suggest(engine: "Engine", params: SuggestParams, caller: Caller) -> Su
     )
 
 
+async def interactive_failed(
+    engine: "Engine", params: InteractiveFailedParams, caller: Caller
+) -> InteractiveFailedResult:
+    backend = _backend_of(engine, params, caller)
+    if backend is None:
+        return InteractiveFailedResult()
+    evidence = Evidence(text=params.text, stream="jsonl", code=params.error)
+    answer = await interactive.failed(engine, backend, evidence, turn=params.turn)
+    snapshot, policy = engine.snapshot(), engine.settings.policy
+    return InteractiveFailedResult(
+        backend=backend,
+        failure=None if answer is None else shapes.failure(answer.failure),
+        health=health_entry(snapshot, policy, backend, now=engine.clock.now()),
+        next=None if answer is None or answer.next is None else answer.next.backend,
+    )
+
+
+async def interactive_plan(
+    engine: "Engine", params: InteractivePlanParams, caller: Caller
+) -> InteractivePlanResult:
+    backend = _backend_of(engine, params, caller)
+    if backend is None:
+        return InteractivePlanResult()
+    windows = convert(params.windows, tuple[PlanWindow, ...], from_attributes=True)
+    await interactive.figures(engine, backend, windows)
+    now = engine.clock.now()
+    entries = health_entries(engine.snapshot(), engine.settings.policy, now=now)
+    return InteractivePlanResult(
+        backend=backend, health=entries.get(backend), others=_others(engine, backend, entries)
+    )
+
+
+def _backend_of(
+    engine: "Engine", params: InteractiveFailedParams | InteractivePlanParams, caller: Caller
+) -> "BackendId | None":
+    """None: no backend of ours, or an attempt, of which the engine itself reads what it says."""
+    if not caller.authority.is_person:
+        return None
+    return interactive.backend_of(engine.settings, engine.world, params.agent, params.home)
+
+
+def _others(
+    engine: "Engine", backend: "BackendId", entries: dict[str, HealthEntry]
+) -> dict[str, HealthEntry]:
+    chain = candidates_for(engine.settings.policy, backend=backend, role=None, chain=None)
+    names = dict.fromkeys(str(one.backend) for one in chain)
+    return {name: entries[name] for name in names if name != backend and name in entries}
+
+
 HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(RESOLVE, resolve),
     Handler(REPORT, report),
     Handler(SUGGEST, suggest),
+    Handler(INTERACTIVE_FAILED, interactive_failed),
+    Handler(INTERACTIVE_PLAN, interactive_plan),
 )

@@ -1,17 +1,17 @@
-"""The daemon: whether it is there, at a glance, drained, ended."""
+"""The daemon itself: state, configuration, events, notifications, sharing."""
 
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
+from msgspec import UNSET
 
 from fallbackd.api import shapes
-from fallbackd.api.handler import Handler
-from fallbackd.api.health_view import health_entries
+from fallbackd.api.handler import ApiError, Handler, refuse_unknown
+from fallbackd.api.health import health_entries
 from fallbackd.api.host import Caller
-from fallbackd.api.share import sharing
 from fallbackd.api.usage import MAX_DELEGATIONS
 from fallbackd.backends.toolchains import TOOLCHAINS
 from fallbackd.config.profiles import known_programs
@@ -20,6 +20,23 @@ from fallbackd.engine.credentials import kept_back
 from fallbackd.engine.requests import Draining
 from fallbackd.lib.directories import places
 from fallbackd.ports.store import Selection
+from fallbackd_client.wire.methods import share as wire
+from fallbackd_client.wire.methods.config import (
+    CONFIG_CHECK,
+    CONFIG_GET,
+    CONFIG_IMPORT,
+    CONFIG_RELOAD,
+    ConfigCheckParams,
+    ConfigCheckResult,
+    ConfigGetParams,
+    ConfigGetResult,
+    ConfigImportParams,
+    ConfigImportResult,
+    ConfigReloadParams,
+    ConfigReloadResult,
+    ImportLeft,
+    ImportTaken,
+)
 from fallbackd_client.wire.methods.daemon import (
     DAEMON_DRAIN,
     DAEMON_PING,
@@ -44,7 +61,31 @@ from fallbackd_client.wire.methods.daemon import (
     ToolchainView,
     Trouble,
 )
+from fallbackd_client.wire.methods.events import (
+    EVENTS_SUBSCRIBE,
+    EVENTS_UNSUBSCRIBE,
+    EventKind,
+    EventsSubscribeParams,
+    EventsSubscribeResult,
+    EventsUnsubscribeParams,
+    EventsUnsubscribeResult,
+)
 from fallbackd_client.wire.methods.interactive import PlanUse
+from fallbackd_client.wire.methods.notify import (
+    NOTIFY_TEST,
+    Delivery,
+    NotifyTestParams,
+    NotifyTestResult,
+)
+from fallbackd_client.wire.methods.share import (
+    SHARE_STATUS,
+    SHARE_TEST,
+    ShareStatusParams,
+    ShareStatusResult,
+    ShareTestParams,
+    ShareTestResult,
+    ShareTestStep,
+)
 from fallbackd_client.wire.shapes import DelegationLine
 from fallbackd_conversations.redact import redact
 
@@ -243,10 +284,173 @@ def _counts(
     )
 
 
+def config_get(engine: "Engine", params: ConfigGetParams, caller: Caller) -> ConfigGetResult:
+    now = caller.host.config()
+    return ConfigGetResult(
+        config=now.config,
+        path=now.path,
+        loaded_at=now.loaded_at,
+        errors=shapes.problems(now.errors),
+        warnings=shapes.problems(now.warnings),
+    )
+
+
+async def config_check(
+    engine: "Engine", params: ConfigCheckParams, caller: Caller
+) -> ConfigCheckResult:
+    found = await caller.host.check_config(
+        path=params.path, text=params.text, directory=params.directory
+    )
+    return ConfigCheckResult(
+        ok=not found.errors,
+        path=found.path,
+        errors=shapes.problems(found.errors),
+        warnings=shapes.problems(found.warnings),
+    )
+
+
+async def config_import(
+    engine: "Engine", params: ConfigImportParams, caller: Caller
+) -> ConfigImportResult:
+    found = await caller.host.import_config(path=params.path, env=params.env, write=params.write)
+    return ConfigImportResult(
+        source=found.source,
+        toml=found.toml,
+        taken=tuple(ImportTaken(what=what, to=to) for what, to in found.taken),
+        left=tuple(ImportLeft(what=what, why=why) for what, why in found.left),
+        written=found.written,
+    )
+
+
+async def config_reload(
+    engine: "Engine", params: ConfigReloadParams, caller: Caller
+) -> ConfigReloadResult:
+    is_changed = await caller.host.reload_config()
+    now = caller.host.config()
+    if now.errors:
+        first = now.errors[0]
+        place = f" at `{first.path}`" if first.path else ""
+        raise ApiError(
+            "config_invalid",
+            f"{now.path} was not taken{place}: {first.message}. The last good configuration stays"
+            " in effect. Correct the file: it is read again by itself.",
+            data={"errors": [{"path": one.path, "message": one.message} for one in now.errors]},
+        )
+    return ConfigReloadResult(
+        changed=is_changed, path=now.path, warnings=shapes.problems(now.warnings)
+    )
+
+
+def events_subscribe(
+    engine: "Engine", params: EventsSubscribeParams, caller: Caller
+) -> EventsSubscribeResult:
+    refuse_unknown("event kind", params.kinds or (), get_args(EventKind))
+    if params.text_since is not None and params.delegation is None:
+        raise ApiError("invalid_params", "`text_since` needs `delegation`: name whose text it is")
+    if params.delegation is None and not caller.authority.is_person:
+        raise ApiError(
+            "not_permitted",
+            "`delegation`: name one that you have begun; you are asking from"
+            f" {caller.authority.place}",
+        )
+    # Not `async`: so the answer is written before the first event can be.
+    name, seq, warning = caller.subscriptions.open(caller, params)
+    return EventsSubscribeResult(
+        subscription=name, seq=seq, warning=UNSET if warning is None else warning
+    )
+
+
+def events_unsubscribe(
+    engine: "Engine", params: EventsUnsubscribeParams, caller: Caller
+) -> EventsUnsubscribeResult:
+    return EventsUnsubscribeResult(ended=caller.subscriptions.end(caller, params.subscription))
+
+
+async def notify_test(
+    engine: "Engine", params: NotifyTestParams, caller: Caller
+) -> NotifyTestResult:
+    found = await caller.host.notify_test()
+    if not found:
+        raise ApiError(
+            "invalid_params",
+            "no notifications are configured; set command or url in [notify] of the configuration,"
+            ' for example: command = ["notify-send", "{title}", "{text}"]',
+        )
+    return NotifyTestResult(
+        deliveries=tuple(
+            Delivery(way=way, ok=problem is None, detail=problem or "delivered")
+            for way, problem in found.items()
+        )
+    )
+
+
+PRESENT_S = 90.0
+"""A machine says every 30 s that it is there."""
+
+
+def sharing(engine: "Engine") -> wire.Sharing | None:
+    if engine.peers is None:
+        return None
+    one = engine.peers.shown()
+    return wire.Sharing(
+        state=one.state,
+        group=one.group,
+        machine=one.machine,
+        since_at=one.since_at,
+        problem=one.problem,
+        warning=one.warning,
+        machines=sum(each.seen_ago_s <= PRESENT_S for each in one.machines),
+        offset_ms=None if one.offset_s is None else round(one.offset_s * 1000, 1),
+        outbox=one.outbox,
+        ignored=one.ignored,
+        advice=one.advice,
+        arbiter_away=one.is_arbiter_away,
+        alone_at=one.alone_at,
+        alone_scopes=one.alone_scopes,
+    )
+
+
+async def share_status(
+    engine: "Engine", params: ShareStatusParams, caller: Caller
+) -> ShareStatusResult:
+    if engine.peers is None:
+        return ShareStatusResult()
+    one = engine.peers.shown()
+    return ShareStatusResult(
+        share=sharing(engine),
+        machines=tuple(
+            wire.SharingMachine(
+                name=each.name, version=each.version, pid=each.pid, seen_ago_s=each.seen_ago_s
+            )
+            for each in one.machines
+        ),
+        scopes=one.scopes,
+    )
+
+
+async def share_test(engine: "Engine", params: ShareTestParams, caller: Caller) -> ShareTestResult:
+    steps = () if engine.peers is None else await engine.peers.test()
+    return ShareTestResult(
+        steps=tuple(
+            ShareTestStep(step=one.step, ok=one.ok, detail=one.detail, took_s=one.took_s)
+            for one in steps
+        )
+    )
+
+
 HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(DAEMON_PING, daemon_ping),
     Handler(DAEMON_DRAIN, daemon_drain),
     Handler(DAEMON_SHUTDOWN, daemon_shutdown),
     Handler(DAEMON_UNDRAIN, daemon_undrain),
     Handler(STATUS, status),
+    Handler(CONFIG_GET, config_get),
+    Handler(CONFIG_CHECK, config_check),
+    Handler(CONFIG_IMPORT, config_import),
+    Handler(CONFIG_RELOAD, config_reload),
+    Handler(EVENTS_SUBSCRIBE, events_subscribe),
+    Handler(EVENTS_UNSUBSCRIBE, events_unsubscribe),
+    Handler(NOTIFY_TEST, notify_test, waits=True),
+    Handler(SHARE_STATUS, share_status),
+    Handler(SHARE_TEST, share_test),
 )

@@ -1,18 +1,23 @@
-"""Delegations: begin one, look at it, wait, stop it, read its log, explain it."""
+"""Delegations, their questions and their sessions."""
 
+import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import structs
 
-from fallbackd.api import chains, listing, shapes
-from fallbackd.api.errors import ApiError
-from fallbackd.api.handler import Handler
+from fallbackd.api import shapes
+from fallbackd.api.handler import ApiError, Handler
 from fallbackd.api.host import Caller
 from fallbackd.core import records
-from fallbackd.core.authority import by_default
-from fallbackd.core.ids import DelegationId
+from fallbackd.core.authority import Authority, by_default
+from fallbackd.core.ids import DelegationId, SessionId
+from fallbackd.core.questions import delegation_asking
 from fallbackd.engine.requests import NewWork
 from fallbackd.lib.alike import alike
+from fallbackd.ports.store import Selection
+from fallbackd_client.wire import shapes as wire
 from fallbackd_client.wire.methods.delegations import (
     DELEGATE,
     DELEGATION_CANCEL,
@@ -32,17 +37,148 @@ from fallbackd_client.wire.methods.delegations import (
     DelegationRetryParams,
     DelegationWaitParams,
 )
-from fallbackd_client.wire.shapes import Delegation
+from fallbackd_client.wire.methods.questions import (
+    QUESTION_ANSWER,
+    QUESTION_LIST,
+    QuestionAnswerParams,
+    QuestionListParams,
+    QuestionListResult,
+)
+from fallbackd_client.wire.methods.sessions import (
+    SESSION_COMPACTED,
+    SESSION_END,
+    SESSION_GET,
+    SESSION_LIST,
+    SessionCompactedParams,
+    SessionEndParams,
+    SessionEndResult,
+    SessionGetParams,
+    SessionListParams,
+    SessionListResult,
+)
+from fallbackd_client.wire.remembered import SessionView
+from fallbackd_client.wire.shapes import Delegation, Question
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine
+
+DEFAULT_LIMIT = 100
+MAX_BYTES = 8 * 1024 * 1024
+"""Of all delegations in one answer."""
+MAX_LOOKED_AT = 1000
+"""Records that one call reads where most are none of those wanted: the next call continues."""
+PROMPT_BYTES = 400
+PROMPT_CHARS = 200
+
+
+async def page(
+    engine: "Engine", params: DelegationListParams, authority: Authority
+) -> DelegationListResult:
+    """
+    Raises:
+        ApiError: The cursor is none that an answer gave.
+    """
+    limit = params.limit or DEFAULT_LIMIT
+    wanted = _wanted(params)
+    is_picky = params.backend is not None or params.cwd is not None or not authority.is_person
+    reach = max(limit, MAX_LOOKED_AT) if is_picky else limit
+    found = await engine.delegations(wanted, limit=reach + 1)
+    listed = [one for one in found[:reach] if authority.has_begun(one) and _fits(one, params)][
+        :limit
+    ]
+    # Everything up to the last one that is shown has been looked at, or else up to `reach`.
+    last = listed[-1] if len(listed) == limit else found[reach - 1] if len(found) > reach else None
+    if params.brief:
+        return DelegationListResult(
+            lines=await _lines(engine, listed), next_cursor=_cursor(wanted, last, found)
+        )
+    shown, is_whole = _whole(listed)
+    if not is_whole:
+        last = listed[len(shown) - 1]
+    return DelegationListResult(
+        delegations=shown, truncated=not is_whole, next_cursor=_cursor(wanted, last, found)
+    )
+
+
+def _wanted(params: DelegationListParams) -> Selection:
+    return Selection(
+        session=None if params.session is None else SessionId(params.session),
+        state=params.state,
+        is_ended=params.ended,
+        since_at=params.since_at,
+        prefix=params.prefix or "",
+        before=None if params.cursor is None else _place(params.cursor),
+    )
+
+
+async def _lines(
+    engine: "Engine", listed: Sequence[records.Delegation]
+) -> tuple[wire.DelegationLine, ...]:
+    said = zip(listed, await prompts(engine, listed), strict=True)
+    return tuple(shapes.delegation_line(one, prompt=prompt) for one, prompt in said)
+
+
+async def prompts(engine: "Engine", listed: Sequence[records.Delegation]) -> list[str | None]:
+    """How the prompt of each begins, with secrets masked; None: it is gone."""
+    starts = await engine.prompt_starts(listed, max_bytes=PROMPT_BYTES)
+    return [_start_of(starts.get(one.delegation)) for one in listed]
+
+
+def _fits(one: records.Delegation, params: DelegationListParams) -> bool:
+    if params.backend is not None and params.backend not in (one.active, one.served_by):
+        return False
+    if params.cwd is None:
+        return True
+    directory = params.cwd.rstrip("/")
+    return f"{one.cwd}/".startswith(f"{directory}/")
+
+
+def _whole(listed: list[records.Delegation]) -> tuple[tuple[wire.Delegation, ...], bool]:
+    """As many as one answer takes, and whether that is all of them."""
+    shown: list[wire.Delegation] = []
+    size_bytes = 0
+    for one in listed:
+        shown.append(shapes.delegation(one))
+        size_bytes += len(msgspec.json.encode(shown[-1]))
+        if size_bytes > MAX_BYTES:
+            break
+    return tuple(shown), len(shown) == len(listed)
+
+
+def _start_of(text: str | None) -> str | None:
+    return None if text is None else " ".join(text.split())[:PROMPT_CHARS]
+
+
+def _cursor(
+    wanted: Selection, last: records.Delegation | None, found: Sequence[records.Delegation]
+) -> str | None:
+    """Null where nothing was found behind the last one."""
+    if last is None or found[-1].delegation == last.delegation:
+        return None
+    at, name = wanted.place(last)
+    return f"{at!r}:{name}"
+
+
+def _place(cursor: str) -> tuple[float, DelegationId]:
+    """
+    Raises:
+        ApiError: It is none that an answer gave.
+    """
+    at, _, name = cursor.partition(":")
+    try:
+        return float(at), DelegationId(name)
+    except ValueError:
+        raise ApiError(
+            "invalid_params",
+            f"unknown cursor {cursor[:100]!r}: use `next_cursor` of the answer before",
+        ) from None
 
 
 async def delegate(engine: "Engine", params: DelegateParams, caller: Caller) -> Delegation:
     work = alike(
         NewWork,
         params,
-        chain=chains.chain(params.chain),
+        chain=shapes.chain(params.chain),
         permissions=params.permissions or by_default(caller.authority),
         env=params.env or {},
         parent=None,
@@ -122,13 +258,13 @@ async def delegation_get(
 ) -> Delegation:
     found = await engine.delegation(params.delegation)
     shown = await _shown(engine, found, caller)
-    return structs.replace(shown, prompt=(await listing.prompts(engine, (found,)))[0])
+    return structs.replace(shown, prompt=(await prompts(engine, (found,)))[0])
 
 
 async def delegation_list(
     engine: "Engine", params: DelegationListParams, caller: Caller
 ) -> DelegationListResult:
-    return await listing.page(engine, params, caller.authority)
+    return await page(engine, params, caller.authority)
 
 
 async def delegation_retry(
@@ -194,6 +330,84 @@ async def delegation_keep(
     return await _shown(engine, found, caller)
 
 
+async def question_list(
+    engine: "Engine", params: QuestionListParams, caller: Caller
+) -> QuestionListResult:
+    found = await engine.questions(
+        session=params.session, only_open=not params.closed, limit=params.limit or DEFAULT_LIMIT
+    )
+    if not caller.authority.is_person:
+        active, begun = engine.snapshot().active, caller.authority.has_begun
+        found = [one for one in found if one.delegation in active and begun(active[one.delegation])]
+    return QuestionListResult(questions=tuple(shapes.question(one) for one in found))
+
+
+async def question_answer(
+    engine: "Engine", params: QuestionAnswerParams, caller: Caller
+) -> Question:
+    if not caller.authority.is_person and (asking := delegation_asking(params.question)):
+        await engine.delegation(asking, caller.authority)
+    uid = caller.peer_uid
+    answered = await engine.answer(
+        params.question,
+        choice=params.choice,
+        note=params.note,
+        uid=os.geteuid() if uid is None else uid,  # besides root, only this user may connect
+        pid=caller.peer_pid,
+        attempt=caller.authority.attempt,
+    )
+    return shapes.question(answered)
+
+
+async def session_get(engine: "Engine", params: SessionGetParams, caller: Caller) -> SessionView:
+    found = await engine.session(params.session)
+    shown = shapes.session(found)
+    if not found.past.turns:
+        return shown
+    known = [await engine.store.delegation(one) for one in found.past.turns]
+    made = [one for one in known if one is not None and caller.authority.has_begun(one)]
+    prompts = await engine.prompt_starts(made, max_bytes=START_BYTES)
+    turns = [
+        shapes.session_turn(
+            one, prompt=prompts.get(one.delegation), answer=await _start_of_answer(engine, one)
+        )
+        for one in made
+    ]
+    return structs.replace(shown, turns=tuple(turns))
+
+
+async def _start_of_answer(engine: "Engine", one: records.Delegation) -> str | None:
+    """How an answer begins, without secrets; None: it cannot be read any more."""
+    text = await engine.text(one)
+    return None if text is None else engine.world.redact(text)[:START_BYTES]
+
+
+START_BYTES = 400
+"""So much is shown of a prompt and of an answer."""
+
+
+async def session_list(
+    engine: "Engine", params: SessionListParams, caller: Caller
+) -> SessionListResult:
+    found = await engine.sessions(limit=params.limit or DEFAULT_LIMIT)
+    own = [one for one in found if caller.authority.has_begun(one)]
+    return SessionListResult(sessions=tuple(shapes.session(one) for one in own))
+
+
+async def session_end(
+    engine: "Engine", params: SessionEndParams, caller: Caller
+) -> SessionEndResult:
+    await engine.end_session(params.session)
+    return SessionEndResult(session=params.session, ended=True)
+
+
+async def session_compacted(
+    engine: "Engine", params: SessionCompactedParams, caller: Caller
+) -> SessionView:
+    await engine.compact_session(params.session)
+    return shapes.session(await engine.session(params.session))
+
+
 HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(DELEGATE, delegate, waits=True),
     Handler(DELEGATION_GET, delegation_get),
@@ -203,4 +417,10 @@ HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(DELEGATION_WAIT, delegation_wait, waits=True),
     Handler(DELEGATION_CANCEL, delegation_cancel),
     Handler(DELEGATION_KEEP, delegation_keep),
+    Handler(QUESTION_LIST, question_list),
+    Handler(QUESTION_ANSWER, question_answer),
+    Handler(SESSION_GET, session_get),
+    Handler(SESSION_LIST, session_list),
+    Handler(SESSION_END, session_end),
+    Handler(SESSION_COMPACTED, session_compacted),
 )

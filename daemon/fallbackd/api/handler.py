@@ -1,12 +1,11 @@
 """One method: its wire types and the function that serves it."""
 
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from msgspec import Struct, structs
 
-from fallbackd.api.errors import ApiError
 from fallbackd.api.host import Caller
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.health_shapes import HealthEntry
@@ -16,6 +15,59 @@ from fallbackd_client.wire.shapes import CandidateVerdict, Failure
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine
+
+ErrorKind = Literal[
+    "invalid_params",
+    "unknown",
+    "busy",
+    "refused",
+    "draining",
+    "not_permitted",
+    "config_invalid",
+    "wait_over",
+    "too_many",
+]
+
+
+class ApiError(Exception):
+    """
+    An error answer.
+
+    Args:
+        kind: What kind of error it is; a front gives it the code of its protocol.
+        message: A sentence that says what to do.
+        data: More fields for programs, any JSON; a `kind` among them is a narrower word.
+    """
+
+    def __init__(
+        self,
+        kind: ErrorKind,
+        message: str,
+        *,
+        data: dict[str, Any] | None = None,  # error data of the wire, any JSON
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.data = data or {}
+
+
+def refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """
+    Refuse a word that is none of a fixed set.
+
+    Raises:
+        ApiError: Names the nearest known word, or all of them.
+    """
+    from difflib import get_close_matches
+
+    for word in given:
+        if word in known:
+            continue
+        near = get_close_matches(word[:100], known, n=1, cutoff=0.6)
+        help_ = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"
+        raise ApiError("invalid_params", f"unknown {what} {word[:100]!r}: {help_}")
+
 
 P = TypeVar("P", bound=Struct)
 R = TypeVar("R")

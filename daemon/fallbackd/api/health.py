@@ -1,13 +1,17 @@
 """Health of backends and scopes."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from fallbackd.api.handler import Handler
-from fallbackd.api.health_view import health_entries, health_entry, scope_entry
 from fallbackd.api.host import Caller
-from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.ids import BackendId
+from fallbackd.core import views
+from fallbackd.core.health.scopes import find_backend, is_scope_of
+from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.policy import IN_SESSION_KIND, Policy
+from fallbackd.core.records import Snapshot
 from fallbackd.engine import feedback
 from fallbackd.engine.requests import Draining, Unknown
 from fallbackd_client.wire.health_shapes import HealthEntry
@@ -15,6 +19,45 @@ from fallbackd_client.wire.methods.health import HEALTH, HealthParams, HealthRes
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine
+
+USABLE = frozenset({"healthy", "cooldown"})
+"""States of backends that work may be given to."""
+Entries = dict[str, HealthEntry]
+
+
+def health_entries(
+    snapshot: Snapshot, policy: Policy, *, now: float, only: Literal["unhealthy"] | None = None
+) -> Entries:
+    return msgspec.convert(views.health_entries(snapshot, policy, now=now, only=only), Entries)
+
+
+def usable_names(snapshot: Snapshot, policy: Policy, *, now: float) -> list[str]:
+    """Backends that can do work now, in the order of the chain for any work."""
+    entries = health_entries(snapshot, policy, now=now)
+    order = [str(entry.backend) for entry in policy.chains.get("*", ())]
+    return [
+        name
+        for name in dict.fromkeys((*order, *policy.backends))
+        if name in entries
+        and entries[name].state in USABLE
+        and policy.backends[BackendId(name)].kind != IN_SESSION_KIND
+    ]
+
+
+def health_entry(snapshot: Snapshot, policy: Policy, backend: str, *, now: float) -> HealthEntry:
+    shown = views.health_entry(BackendId(backend), snapshot, policy, now=now)
+    return msgspec.convert(shown, HealthEntry)
+
+
+def scope_entry(
+    snapshot: Snapshot, policy: Policy, scope: str, *, now: float
+) -> HealthEntry | None:
+    """The health of one scope by itself; None where it is neither on record nor configured."""
+    name = ScopeId(scope)
+    is_configured = any(is_scope_of(one, name) for one in policy.backends.values())
+    if not is_configured and name not in snapshot.health:
+        return None
+    return msgspec.convert(views.scope_entry(ScopeId(scope), snapshot, now=now), HealthEntry)
 
 
 async def health(engine: "Engine", params: HealthParams, caller: Caller) -> HealthResult:

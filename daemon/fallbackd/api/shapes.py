@@ -1,24 +1,132 @@
 """Records of the core as the shapes of the wire. The wire is a promise, the core is not."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import UNSET, UnsetType, convert, structs
 
-from fallbackd.api.fixes import fix_of, none_installed
+from fallbackd.api.handler import ApiError
+from fallbackd.backends import KINDS
 from fallbackd.config.fields import Problem
-from fallbackd.core import changes, failures, questions, views
+from fallbackd.core import changes, failures, questions, reasons, views
 from fallbackd.core import protocol as exchange
 from fallbackd.core import records as state
 from fallbackd.core.callers.lease import Resolution
+from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import Entry, Policy
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import Verdict
 from fallbackd.core.rescue import Rescue
 from fallbackd.engine.runs import KeptAnswer
 from fallbackd.lib.alike import alike
 from fallbackd_client.wire import shapes as wire
 from fallbackd_client.wire.health_shapes import UsageRow
 from fallbackd_client.wire.methods.callers import Lease
+from fallbackd_client.wire.methods.delegations import ChainEntry
 from fallbackd_client.wire.remembered import SessionConversation, SessionTurn, SessionView
+from fallbackd_client.wire.shapes import CandidateVerdict, Fix
+
+_WITH = " with: "
+_DISABLED = Fix(kind="configuration", text="enable it in the configuration")
+_BY_WORD = {one.value: one.row.fix for one in Reason if one.row.fix is not None}
+
+
+def fix_of(one: Verdict, failed: Reason | None = None) -> Fix | None:
+    """
+    Args:
+        failed: Why it has failed here, which counts more than its state.
+
+    Returns:
+        None: Waiting helps, or it needs no help.
+    """
+    if failed is not None:
+        return _worded(failed.row.fix, one)
+    if one.verdict == "disabled":
+        return _DISABLED
+    return _worded(_BY_WORD.get(one.reason or "") or _BY_WORD.get(one.verdict), one)
+
+
+def _worded(fix: reasons.Fix | None, one: Verdict) -> Fix | None:
+    if fix is None:
+        return None
+    kind = KINDS.get(one.kind)
+    text = fix.text
+    if kind is not None and fix.command == "login" and kind.setup.login:
+        account = f"{one.account} " if one.account else ""
+        text = f"log in{_WITH}{account}{kind.setup.login}"
+    elif kind is not None and fix.command == "install" and kind.setup.install:
+        text = f"install it{_WITH}{kind.setup.install}"
+    return Fix(kind=fix.kind, text=text)
+
+
+def none_installed(candidates: Sequence[CandidateVerdict], path: str | None) -> str | None:
+    """
+    What was looked for, where, and how to install one.
+
+    Returns:
+        None: Something else is in the way too.
+    """
+    if not candidates or any(one.verdict != "not_installed" for one in candidates):
+        return None
+    names = list(dict.fromkeys(one.backend for one in candidates))
+    where = f"on the daemon's PATH ({path or 'not set'})"
+    command = _first_command(candidates)
+    if len(names) == 1:
+        return f"{names[0]} is not {where}; install it" + (_WITH + command if command else "")
+    example = f", for example{_WITH}{command}" if command else ""
+    return f"none of {', '.join(names)} is {where}; install one{example}"
+
+
+def _first_command(candidates: Sequence[CandidateVerdict]) -> str:
+    known = (one.fix.text.partition(_WITH)[2] for one in candidates if one.fix is not None)
+    return next((one for one in known if one), "")
+
+
+TIERS = frozenset({"primary", "model", "api", "in_session"})
+
+
+def chain(given: str | tuple[str | ChainEntry, ...] | None) -> tuple[Entry, ...] | str | None:
+    """The name of a configured chain, or the entries of one that the caller made."""
+    if given is None or isinstance(given, str):
+        return given
+    return tuple(_entry(one, at) for at, one in enumerate(given))
+
+
+def entries(
+    given: str | tuple[str | ChainEntry, ...] | None, policy: Policy
+) -> tuple[Entry, ...] | None:
+    """The same with the entries of a named chain."""
+    found = chain(given)
+    if not isinstance(found, str):
+        return found
+    if found not in policy.chains:
+        known = ", ".join(sorted(policy.chains)) or "none"
+        raise ApiError(
+            "invalid_params",
+            f"`chain`: there is no chain {found!r}. Known chains: {known}.",
+            data={"path": "chain"},
+        )
+    return policy.chains[found]
+
+
+def _entry(one: str | ChainEntry, at: int) -> Entry:
+    if isinstance(one, str):
+        return Entry(backend=BackendId(one))
+    if one.tier is not None and one.tier not in TIERS:
+        raise ApiError(
+            "invalid_params",
+            f"`chain[{at}].tier`: {one.tier!r} is no tier. Use one of {', '.join(sorted(TIERS))},"
+            " or leave it out.",
+            data={"path": f"chain[{at}].tier"},
+        )
+    return Entry(
+        backend=BackendId(one.backend),
+        model=one.model,
+        tier=one.tier,  # type: ignore[arg-type] # checked above
+        effort=one.effort,
+    )
+
 
 ANSWER_GONE = "The answer was removed with its run directory, to keep within `max_runs_bytes`."
 

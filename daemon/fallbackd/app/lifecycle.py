@@ -22,9 +22,8 @@ import anyio.to_thread
 import structlog
 from msgspec import structs
 
-from fallbackd.api.health_view import usable_names
-from fallbackd.api.host import Checked, ConfigState, ImportedText, Trouble
-from fallbackd.api.opencode_servers import OpencodeServers
+from fallbackd.api.health import usable_names
+from fallbackd.api.host import Checked, ConfigState, ImportedText, OpencodeServers, Trouble
 from fallbackd.app import private, wiring
 from fallbackd.app.configuration import Configuration, import_text
 from fallbackd.app.opencode_log import OpencodeLog

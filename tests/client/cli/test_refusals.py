@@ -7,8 +7,7 @@ import msgspec
 import pytest
 from tests.support.agents import program
 
-from fallbackd.api.fixes import none_installed
-from fallbackd.api.shapes import verdict
+from fallbackd.api.shapes import none_installed, verdict
 from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.records import Verdict

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 from tests.support.told import Answers, Gateway, as_events, as_json, gateway, told_backend
 
-from fallbackd.api.exchanges import explained
+from fallbackd.api.explaining import explained
 from fallbackd.core.policy import Price
 
 COST = "x-fallbackd-cost-usd"

@@ -16,7 +16,7 @@ from tests.support.playbook import policy_of
 from tests.support.running_engine import engine_in, settings, until
 from tests.support.watching import NoFiles
 
-from fallbackd.api.opencode_servers import BadServer, NotWatched
+from fallbackd.api.host import BadServer, NotWatched
 from fallbackd.engine.api import Engine
 from fallbackd.fronts.opencode.front import FORGET_S, MAX_SERVERS, OpencodeFront
 from fallbackd.ports.opencode import Called, Heard

@@ -11,7 +11,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
 
-from fallbackd.api.opencode_servers import BadServer, NotWatched, ServerState, is_usable
+from fallbackd.api.host import BadServer, NotWatched, ServerState, is_usable
 from fallbackd.core.changes import Journaled
 from fallbackd.core.opencode.turns import Redirect
 from fallbackd.engine.api import Engine

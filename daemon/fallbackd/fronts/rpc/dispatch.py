@@ -19,8 +19,7 @@ import msgspec
 import structlog
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from fallbackd.api.errors import ApiError
-from fallbackd.api.handler import Handler
+from fallbackd.api.handler import ApiError, Handler
 from fallbackd.api.host import Caller
 from fallbackd.core.changes import RejectionKind
 from fallbackd.engine.requests import (
