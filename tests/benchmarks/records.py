@@ -17,7 +17,7 @@ from tests.support.daemon import running
 
 from fallbackd.core.changes import PutDelegation
 from fallbackd.core.records import Keys
-from fallbackd.stores.loading import open_sqlite
+from fallbackd.stores.sqlite import open_sqlite
 
 FEW, MANY = 10, 5_000
 ROUNDS = 200

@@ -33,10 +33,9 @@ from fallbackd.engine.ticker import tick
 from fallbackd.lib.clock import SystemClock
 from fallbackd.ports.store import Outlives
 from fallbackd.stores.database import Database
-from fallbackd.stores.loading import Since, open_sqlite
 from fallbackd.stores.memory import MemoryStore
 from fallbackd.stores.mirror import Mirror
-from fallbackd.stores.sqlite import SqliteStore
+from fallbackd.stores.sqlite import Since, SqliteStore, open_sqlite
 from fallbackd.stores.writes import Writes
 
 ResultT = TypeVar("ResultT")

@@ -14,7 +14,7 @@ import anyio
 from fallbackd.core.changes import Decision, Note, PutSession
 from fallbackd.core.ids import BackendId, SessionId
 from fallbackd.core.records import Keys, Session, Snapshot
-from fallbackd.stores.loading import open_sqlite
+from fallbackd.stores.sqlite import open_sqlite
 
 S1 = SessionId("s1")
 

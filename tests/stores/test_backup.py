@@ -9,7 +9,7 @@ from tests.stores.records import NOW, a_note, a_session, deciding
 
 from fallbackd.core.changes import PutSession
 from fallbackd.core.ids import SessionId
-from fallbackd.stores.loading import open_sqlite
+from fallbackd.stores.sqlite import open_sqlite
 
 
 async def test_after_a_checkpoint_a_copy_of_the_one_file_has_everything(tmp_path: Path) -> None:

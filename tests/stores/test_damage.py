@@ -10,7 +10,7 @@ from tests.stores.contract import NONE
 from tests.stores.records import NOW, a_note, a_session, an_ended, deciding
 
 from fallbackd.core.changes import PutDelegation, PutSession
-from fallbackd.stores.loading import open_sqlite
+from fallbackd.stores.sqlite import open_sqlite
 
 PAGE_BYTES = 4096
 SESSIONS = 40

@@ -42,8 +42,8 @@ from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import Keys
 from fallbackd.ports.store import Selection, Store, StoreUnwritable
 from fallbackd.stores.database import Database
-from fallbackd.stores.loading import open_sqlite
 from fallbackd.stores.memory import MemoryStore
+from fallbackd.stores.sqlite import open_sqlite
 from fallbackd.stores.writes import Writes
 
 

@@ -13,8 +13,8 @@ from fallbackd.core.policy import Entry
 from fallbackd.core.rescue import Message
 from fallbackd.core.turn import MadeMark, Tried, Turn
 from fallbackd.stores import opening
-from fallbackd.stores.loading import open_sqlite
 from fallbackd.stores.opening import MIGRATIONS, StoreTooNew
+from fallbackd.stores.sqlite import open_sqlite
 
 DATA = Path(__file__).parent / "data"
 NEXT = (

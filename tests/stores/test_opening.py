@@ -14,9 +14,8 @@ from fallbackd.core.changes import PutDelegation, PutSession
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.ports.store import StoreUnwritable
 from fallbackd.stores import open_store
-from fallbackd.stores.loading import open_sqlite
 from fallbackd.stores.opening import SCHEMA_VERSION, StoreTooNew
-from fallbackd.stores.sqlite import SqliteStore
+from fallbackd.stores.sqlite import SqliteStore, open_sqlite
 
 DATA = Path(__file__).parent / "data"
 

@@ -37,8 +37,7 @@ from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.records import Attempt, Keys, Snapshot
 from fallbackd.ports.store import Selection
 from fallbackd.stores.database import Database
-from fallbackd.stores.loading import open_sqlite
-from fallbackd.stores.sqlite import MAX_ENDED, MAX_JOURNAL, SqliteStore
+from fallbackd.stores.sqlite import MAX_ENDED, MAX_JOURNAL, SqliteStore, open_sqlite
 from fallbackd.stores.writes import Writes
 
 HANG_S = 60.0

@@ -8,141 +8,96 @@ command is given to read are no commands.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from msgspec import Struct, structs
 
 from fallbackd.backends.lines import tool_key
 from fallbackd.core.protocol import Reply, ToolStarted
 
-_PHRASES = """
-git commit
-git push
-git am
-git cherry-pick
-git merge
-git revert
-git rebase
-git send-email
-svn commit
-svn ci
-hg commit
-hg ci
-hg push
-jj git push
-npm publish
-npm unpublish
-npm deprecate
-pnpm publish
-yarn publish
-yarn npm publish
-bun publish
-cargo publish
-cargo yank
-gem push
-twine upload
-python -m twine upload
-poetry publish
-uv publish
-pdm publish
-flit publish
-hatch publish
-mvn deploy
-gradle publish
-docker push
-docker image push
-podman push
-helm push
-helm install
-helm upgrade
-helm uninstall
-kubectl apply
-kubectl create
-kubectl delete
-kubectl patch
-kubectl replace
-kubectl rollout
-kubectl scale
-kubectl set
-terraform apply
-terraform destroy
-tofu apply
-tofu destroy
-pulumi up
-pulumi destroy
-vercel deploy
-netlify deploy
-firebase deploy
-fly deploy
-flyctl deploy
-wrangler deploy
-wrangler publish
-serverless deploy
-sls deploy
-gcloud run deploy
-gcloud app deploy
-gcloud functions deploy
-aws s3 cp
-aws s3 mv
-aws s3 rm
-aws s3 sync
-aws ses send-email
-aws sns publish
-ansible-playbook
-mail
-mailx
-s-nail
-mutt
-sendmail
-msmtp
-swaks
-"""
-
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def _by_program(phrases: str) -> Mapping[str, tuple[tuple[str, ...], ...]]:
-    found: dict[str, list[tuple[str, ...]]] = {}
-    for line in phrases.split("\n"):
-        if line:
-            program, *rest = (word for word in line.split() if not word.startswith("-"))
-            found.setdefault(program, []).append(tuple(rest))
-    return {program: tuple(rests) for program, rests in found.items()}
+def _phrases(rows: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{word} {verb}" for word, verbs in rows.items() for verb in verbs.split(", "))
 
 
-_STAYS = frozenset(
-    f"git {verb}" for verb in ("commit", "am", "cherry-pick", "merge", "revert", "rebase")
-) | {"hg commit", "hg ci"}
-_OF_FORGES = """
-pr create
-pr merge
-pr close
-pr comment
-pr edit
-pr review
-issue create
-issue close
-issue comment
-issue edit
-mr create
-mr merge
-release create
-release upload
-workflow run
-repo create
-repo delete
-gist create
-api
-"""
+_PHRASES = (
+    *_phrases(
+        {
+            "git": "commit, push, am, cherry-pick, merge, revert, rebase, send-email",
+            "svn": "commit, ci",
+            "hg": "commit, ci, push",
+            "jj": "git push",
+            "npm": "publish, unpublish, deprecate",
+            "pnpm": "publish",
+            "yarn": "publish, npm publish",
+            "bun": "publish",
+            "cargo": "publish, yank",
+            "gem": "push",
+            "twine": "upload",
+            "python -m twine": "upload",
+            "poetry": "publish",
+            "uv": "publish",
+            "pdm": "publish",
+            "flit": "publish",
+            "hatch": "publish",
+            "mvn": "deploy",
+            "gradle": "publish",
+            "docker": "push, image push",
+            "podman": "push",
+            "helm": "push, install, upgrade, uninstall",
+            "kubectl": "apply, create, delete, patch, replace, rollout, scale, set",
+            "terraform": "apply, destroy",
+            "tofu": "apply, destroy",
+            "pulumi": "up, destroy",
+            "vercel": "deploy",
+            "netlify": "deploy",
+            "firebase": "deploy",
+            "fly": "deploy",
+            "flyctl": "deploy",
+            "wrangler": "deploy, publish",
+            "serverless": "deploy",
+            "sls": "deploy",
+            "gcloud": "run deploy, app deploy, functions deploy",
+            "aws": "s3 cp, s3 mv, s3 rm, s3 sync, ses send-email, sns publish",
+        }
+    ),
+    *("ansible-playbook", "mail", "mailx", "s-nail", "mutt", "sendmail", "msmtp", "swaks"),
+)
+_AT_FORGES = (
+    *_phrases(
+        {
+            "pr": "create, merge, close, comment, edit, review",
+            "issue": "create, close, comment, edit",
+            "mr": "create, merge",
+            "release": "create, upload",
+            "workflow": "run",
+            "repo": "create, delete",
+            "gist": "create",
+        }
+    ),
+    "api",
+)
+_STAYS = _phrases({"git": "commit, am, cherry-pick, merge, revert, rebase", "hg": "commit, ci"})
 LEAVES = (
-    *(line for line in _PHRASES.split("\n") if line and line not in _STAYS),
-    *(f"{one} {verb}" for one in ("gh", "glab") for verb in _OF_FORGES.split("\n") if verb),
+    *(phrase for phrase in _PHRASES if phrase not in _STAYS),
+    *(f"{one} {verb}" for one in ("gh", "glab") for verb in _AT_FORGES),
     *("scp", "sftp"),
 )
 """Beginnings of commands that leave the machine: what `ACTS` names without what stays in the
 repository, and what writes at a forge."""
+
+
+def _by_program(phrases: Iterable[str]) -> Mapping[str, tuple[tuple[str, ...], ...]]:
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for phrase in phrases:
+        program, *rest = (word for word in phrase.split() if not word.startswith("-"))
+        found.setdefault(program, []).append(tuple(rest))
+    return {program: tuple(rests) for program, rests in found.items()}
+
 
 ACTS = _by_program(_PHRASES)
 """By program: what follows it where it acts, options left out."""

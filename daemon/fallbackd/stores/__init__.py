@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from fallbackd.ports.store import Store
-from fallbackd.stores.loading import Since, open_sqlite
 from fallbackd.stores.memory import MemoryStore
+from fallbackd.stores.sqlite import Since, open_sqlite
 
 
 async def open_store(url: str, *, now: float, since: Since | None = None) -> Store:

@@ -12,8 +12,9 @@ those that must go on while nothing can be written.
 
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -21,6 +22,7 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from fallbackd.core.changes import Decision, Journaled, Note, PutStory
+from fallbackd.core.health.clocks import from_disk
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 from fallbackd.lib.failpoints import hit
@@ -479,3 +481,45 @@ class SqliteStore:
             await self.flush()
             async with self._lock:
                 await self._on_disk(self._database.close)
+
+
+Since = Callable[[Mapping[str, str]], tuple[float, float]]
+"""From the facts: now on the clock of the records, and for how many seconds no daemon ran."""
+
+
+async def open_sqlite(
+    path: Path, *, now: float, since: Since | None = None, database: Database | None = None
+) -> SqliteStore:
+    """
+    Open a database, or make one. Never fails for the state the file or the disk is in: what could
+    not be read is in `set_aside`, why nothing can be written in `problem`.
+
+    Args:
+        now: For the age of what is loaded, and the names of files that are put aside.
+        since: What the facts say about `now` and about the last run; None: nothing.
+
+    Raises:
+        StoreTooNew: The file was written by a newer version.
+    """
+    opening = database or Database(path)
+    loaded, trouble = await to_thread.run_sync(lambda: opening.open(now=now))
+    stopped_s = 0.0
+    if since is not None:
+        now, stopped_s = since(loaded.facts)
+    running = {one.running.attempt for one in loaded.active if one.running is not None}
+    mirror = Mirror(max_ended=MAX_ENDED, max_journal=MAX_JOURNAL)
+    mirror.load(
+        health=[
+            from_disk(one, now=now, stopped_s=stopped_s, running=running) for one in loaded.health
+        ],
+        meters=loaded.meters,
+        sessions=loaded.sessions,
+        active=loaded.active,
+        finished=loaded.finished,
+        facts=loaded.facts,
+        last_seq=loaded.last_seq,
+    )
+    problem = None if trouble is None else sentence(path, trouble)
+    if problem is not None:
+        warn("store.stopped_writing", problem=problem)
+    return SqliteStore(opening, mirror, problem)
