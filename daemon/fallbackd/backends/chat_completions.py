@@ -65,7 +65,7 @@ def body(
 
 
 def _has_unread(delta: dict[str, Any]) -> bool:
-    """Whether a piece carries values under names that no field of the parser is read from."""
+    """Check whether a piece carries values under names that no field of the parser is read from."""
     others = (one for name, one in delta.items() if name not in _READ)
     return any(one and isinstance(one, dict | list) for one in others)
 
@@ -124,7 +124,7 @@ class ChatParser(HttpParser):
         self._used(value)
 
     def _tool(self, name: str, event: dict[str, Any]) -> list[Observation]:
-        """What its tools have done is not visible: their names are all there is."""
+        """Read a tool by its name, which is all that is visible of it."""
         tool = words(event.get("tool")) or words(event.get("name")) or "tool"
         call = words(event.get("toolCallId")) or words(event.get("tool_call_id"))
         if words(event.get("status")) in _ENDED or name.endswith(("completed", "result")):
@@ -157,7 +157,7 @@ def _content(content: object) -> str:
 
 
 SOURCE = "fallbackd"
-"""Who asks, for the agent's own log."""
+"""Name of the caller, for the agent's own log."""
 
 _ANSWER_KEYS = ("response", "reply", "answer", "message", "text", "content", "output", "result")
 

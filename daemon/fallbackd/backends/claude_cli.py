@@ -252,7 +252,7 @@ RULES = (
 
 
 _CONFINED_SHELL = {"allow": ["Bash"], "deny": [f"Bash({one}:*)" for one in LEAVES]}
-"""Beside the user's own rules, of which those that deny go before these."""
+"""Rules beside the user's own, of which those that deny go before these."""
 _PERMISSION_MODE = {"read": "plan", "workspace": "acceptEdits", "full": "bypassPermissions"}
 
 

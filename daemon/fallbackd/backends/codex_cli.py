@@ -176,7 +176,7 @@ RULES = (
 
 
 FRESH_S = 60.0
-"""It is heard of within seconds."""
+"""Age up to which news counts: the daemon hears of it within seconds."""
 
 
 def read(head: bytes, lines: Sequence[bytes], now: float) -> SessionSeen:
@@ -258,7 +258,7 @@ def _number(value: Any) -> float | None:
 
 
 def _with_reset(evidence: Evidence, windows: tuple[PlanWindow, ...]) -> Evidence:
-    """With the instant at which a spent window begins anew: the sentence has but the minute."""
+    """Add the instant at which a spent window begins anew: the sentence has but the minute."""
     ends = [one.resets_at for one in windows if one.is_spent and one.resets_at is not None]
     if evidence.code != "usagelimitexceeded" or not ends:
         return evidence
@@ -377,7 +377,9 @@ _TOOLS = _HARMLESS_TOOLS | {
     "collab_tool_call",
 }
 BACKOFF_S = 0.2
-"""Before its first retry of a stream; doubled each time, and up to a tenth more (measured)."""
+"""
+Pause before its first retry of a stream; doubled each time, and up to a tenth more (measured).
+"""
 _RETRY = re.compile(
     r"Reconnecting\.\.\. ?(?:(?P<number>\d{1,3})/\d+|waiting for network)? ?(?:\((?P<why>.*)\))?",
     re.S,
@@ -385,7 +387,7 @@ _RETRY = re.compile(
 
 
 def _backoff_s(number: str | None, why: str | None) -> float | None:
-    """How long it waits before this retry; None: a throttle's `Retry-After` is obeyed unseen."""
+    """Its wait before this retry; None: a throttle's `Retry-After` is obeyed unseen."""
     if number is None or why is None or status_in(why) == 429:
         return None
     return 1.1 * BACKOFF_S * 2.0 ** (min(int(number), 10) - 1)

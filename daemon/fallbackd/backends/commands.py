@@ -1,4 +1,4 @@
-"""What the command lines of all CLIs have in common: stdin, the user's own argv, placeholders."""
+"""Common parts of the command lines of all CLIs: stdin, the user's own argv, placeholders."""
 
 import re
 from collections.abc import Mapping

@@ -199,7 +199,7 @@ class GeminiParser(CliParser):
         return [self.answers(), AgentText(f"\n\n{text}" if is_next_passage else text)]
 
     def _is_again(self, text: str, at: float) -> bool:
-        """Whether a stream that is asked for again repeats what the broken one had said."""
+        """Check whether a stream that is asked for again repeats what the broken one had said."""
         if self._pieces and at - self._pieces[-1][1] >= MIN_RETRY_GAP_S:
             self._retold = 0
         if self._retold is None or self._retold >= len(self._pieces):
@@ -304,12 +304,12 @@ class GeminiParser(CliParser):
         return msgspec.structs.replace(error, text="\n".join(lines))
 
     def _silence(self, text: str) -> str | None:
-        """It prints the same for a connection that was refused and for one without an answer."""
+        """Code of a missing answer; the text is the same for a refused connection."""
         is_silent = self.was_silent() and "fetch failed" in text
         return "headerstimeouterror" if is_silent else None
 
     def _end_passage(self) -> None:
-        """What the model says before a tool call is no part of the answer."""
+        """Drop the passage before a tool call, which is no part of the answer."""
         if self._pieces:
             self._told.append(without_repeats(self._pieces))
             self._pieces, self._retold = [], None

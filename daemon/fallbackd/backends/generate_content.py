@@ -14,7 +14,7 @@ _NO_PIECES = frozenset({"text", "thought", "thoughtSignature"})
 _BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
 """Tokens of thinking, as Google's chat completions translate an effort for Gemini 2.5."""
 _LEVELS = {"minimal": "low", "low": "low", "medium": "high", "high": "high"}
-"""The same for Gemini 3, which knows two."""
+"""Levels of Gemini 3, which knows two."""
 
 
 def body(

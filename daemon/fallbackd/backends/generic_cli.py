@@ -104,8 +104,8 @@ _INTERPRETERS = SHELLS | {"bun", "bunx", "deno", "env", "node", "npx", "perl", "
 
 def footprint(options: Options) -> Footprint:
     """
-    By convention: what is named after the program. It is made for an installed agent, which would
-    make it at its first start; not for a script of the person's, or what merely runs one.
+    Places by convention: those named after the program. It is made for an installed agent, which
+    would make it at its first start; not for a script of the person's, or what merely runs one.
     """
     name = options.command[0].rpartition("/")[2] if options.command else ""
     if name in ("", ".", ".."):

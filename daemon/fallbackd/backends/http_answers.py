@@ -1,5 +1,5 @@
 """
-What the answers of all HTTP APIs have in common: one body of JSON, or a stream of events.
+Common reading of answers of all HTTP APIs: one body of JSON, or a stream of events.
 
 A dialect overrides `read_event` (one JSON object of the stream) and `read_whole` (the body where
 the server did not stream), and notes there what it finds: `texts`, `usage`, `finish_word`,
@@ -54,7 +54,7 @@ IN_BACKGROUND = "in_background"
 
 class Shortfall(Struct, frozen=True):
     code: str
-    """For the rules of `http_answers`."""
+    """Code for the rules of `http_answers`."""
     text: str
 
 
@@ -104,9 +104,9 @@ _BROKEN_OFF = frozenset(
     }
 )
 _VAGUE = frozenset({"finish_reason_unspecified", "incomplete", "other", "unknown"})
-"""Of them, those that say little in the place of a provider's own word."""
+"""Ends that say little in the place of a provider's own word."""
 _NO_CAPACITY = "insufficient_system_resource"
-"""The same for want of capacity."""
+"""End for want of capacity."""
 
 
 def is_broken_off(word: str) -> bool:
@@ -130,7 +130,7 @@ def shortfall(
     finish_word: str, *, refusal: str = "", has_open_call: bool = False
 ) -> Shortfall | None:
     """
-    What an answer lacks by the vendor's own word for its end; None: nothing.
+    Shortfall of an answer, by the vendor's own word for its end; None: nothing.
 
     Args:
         refusal: The model's own words, where it refused instead of answering.
@@ -167,13 +167,13 @@ def states_error(value: dict[str, Any]) -> bool:
 
 
 def is_readable(event: ServerSentEvent) -> bool:
-    """Whether it can be read at all."""
+    """Check whether the data of an event can be read at all."""
     data = event.data.strip()
     return event.name == "error" or data == DONE or read_object(data) is not None
 
 
 def is_page(text: str) -> bool:
-    """Whether it is a page for browsers."""
+    """Check whether a text is a page for browsers."""
     return bool(_PAGE.match(text.removeprefix("\ufeff")))
 
 
@@ -206,7 +206,7 @@ def turns(
     earlier: Sequence[Utterance], prompt: str
 ) -> Iterator[tuple[Literal["user", "assistant"], str]]:
     """
-    What was said, then the prompt. Roles alternate, as some of the APIs demand.
+    Yield the earlier turns, then the prompt. Roles alternate, as some of the APIs demand.
 
     Tools of other programs are text here: no request offers them.
     """
@@ -281,7 +281,7 @@ RULES = (
         streams=("exception",),
     ),
 )
-"""Before those of the vendor and the common ones."""
+"""Rules that go before those of the vendor and the common ones."""
 
 
 class HttpParser:
@@ -299,13 +299,13 @@ class HttpParser:
         self.has_ended = False
         """The vendor's own sign of completeness was seen."""
         self._choices: dict[int, str] = {}
-        """Of a caller who wants several answers at once: why each of them ends."""
+        """Ends of several answers that one caller wants at once."""
         self.is_over = False
         """Nothing that still comes belongs to the answer."""
         self.has_open_call = False
         """The last that it said is a call of a tool, which nothing will answer."""
         self.sequence_number = -1
-        """Of the last event, where the API counts them."""
+        """Number of the last event, where the API counts them."""
         self.response_id = ""
         """Its name at the provider, where a later request may continue it by its name."""
         self.answered = False
@@ -318,10 +318,10 @@ class HttpParser:
         self.error: Evidence | None = None
         self._events = EventReader(max_bytes=MAX_WHOLE_BYTES)
         self.read_events = 0
-        """How many have come."""
+        """Number of events that have come."""
         self._body = bytearray()
         self.is_whole: bool | None = None
-        """None: not known before the first bytes."""
+        """True for one body, False for a stream; None: not known before the first bytes."""
         self._phase = ""
 
     # --- for a dialect to say ---------------------------------------------------------------
@@ -381,7 +381,7 @@ class HttpParser:
 
     @property
     def is_object(self) -> bool:
-        """It is one JSON object, which is all that can be asked of what no model has written."""
+        """Check that it is one JSON object, all that can be asked of an answer no model wrote."""
         return self.is_whole is True and isinstance(self._value(), dict)
 
     def chose(self, index: int, finish: str) -> None:
@@ -538,7 +538,7 @@ class HttpParser:
         return self._evidence(exit, "malformed_response", "the answer is none of this API")
 
     def _ended_badly(self) -> Shortfall | None:
-        """What the vendor says is missing of the answer."""
+        """Shortfall of the answer by the vendor's own word."""
         refusal = "".join(self.refusals)[:500]
         has_text = bool("".join(self.texts).strip())
         return shortfall(

@@ -1,5 +1,5 @@
 """
-Which dialect an HTTP API speaks, and the request that asks it.
+Dialects of HTTP APIs, and the requests that ask them.
 
     mode               path                              chosen where none is configured
     messages           …/v1/messages                     host api.anthropic.com, a path that ends
@@ -45,8 +45,8 @@ EMBEDS = frozenset({"embeddings", "embedContent", "batchEmbedContents"})
 
 def same_vectors(one: str, other: str) -> bool:
     """
-    Whether two names are of one model, whose vectors can be compared. A vendor in front of the name
-    says nothing, and what follows it may be another edition.
+    Check whether two names are of one model, whose vectors can be compared. A vendor before the
+    name says nothing, and what follows it may be another edition.
     """
     return _family(one) == _family(other)
 
@@ -92,7 +92,7 @@ MODES: Mapping[str, ApiMode] = {
     "codex_responses": "responses",
     "anthropic_messages": "messages",
 }
-"""What `api_mode` may say."""
+"""Values of `api_mode`."""
 
 MODES_BY_PROVIDER: Mapping[str, ApiMode] = {
     "anthropic": "messages",
@@ -106,10 +106,10 @@ KEYS_BY_HOST: Mapping[str, tuple[str, ...]] = {
     "generativelanguage.googleapis.com": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "openrouter.ai": ("OPENROUTER_API_KEY",),
 }
-"""Who gets which key where no credential is configured. A key goes to no other host."""
+"""Keys by host, where no credential is configured. A key goes to no other host."""
 
 KEYS = tuple(name for names in KEYS_BY_HOST.values() for name in names)
-"""What kinds want to know of the environment: which of them are set."""
+"""Variables that kinds want to know of the environment: which of them are set."""
 
 CODEX_ORIGINATOR = "codex_cli_rs"
 
@@ -265,7 +265,7 @@ class _GoogleModel(Struct):
 class _Models(Struct):
     data: list[_Model] | None = None
     models: list[_GoogleModel] | None = None
-    """As Google's own API lists them."""
+    """Models as Google's own API lists them."""
 
 
 def _headers(parts: SplitResult, options: Options, mode: ApiMode) -> dict[str, str]:
@@ -325,14 +325,14 @@ def is_loopback(host: str) -> bool:
 
 
 def is_open(url: str, options: Options) -> bool:
-    """Whether a key for this address would travel unencrypted."""
+    """Check whether a key for this address would travel unencrypted."""
     parts = urlsplit(url)
     is_clear = parts.scheme == "http" and not is_loopback(parts.hostname or "")
     return is_clear and not options.insecure_http
 
 
 def why_open(url: str) -> str:
-    """Why no key leaves for there, and what to do."""
+    """Explain why no key leaves for there, and what to do."""
     place = urlsplit(url).netloc
     return (
         f"its key would travel to {place} unencrypted: "
@@ -354,7 +354,7 @@ def _default_key(
 
 
 def key_variables(endpoint: Endpoint, options: Options) -> tuple[tuple[str, ...], bool]:
-    """Which variables may hold its key, where no credential is configured; whether it needs one."""
+    """Variables that may hold its key, where no credential is configured; whether it needs one."""
     host = urlsplit(options.base_url or endpoint.base_url).hostname or ""
     names = KEYS_BY_HOST.get(host, ())
     return names or endpoint.keys, bool(names)
@@ -441,7 +441,7 @@ def _body(mode: ApiMode, parts: SplitResult, work: Work, options: Options) -> di
 _LOOPBACK = re.compile(r"localhost|127(?:\.\d{1,3}){3}|::1", re.I)
 
 _GENERATE = re.compile(r"/models(?:/([^/:]+)(?::(?:stream)?generatecontent)?)?$", re.I)
-"""What an address of Google's own API has behind the address of the API itself."""
+"""Path of Google's own API after the address of the API itself."""
 
 
 def _is_codex(parts: SplitResult) -> bool:

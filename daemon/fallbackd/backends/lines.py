@@ -56,7 +56,7 @@ class LineBuffer:
 
     def __init__(self) -> None:
         self.lost_bytes = 0
-        """Of lines longer than `MAX_LINE_BYTES`."""
+        """Bytes of lines longer than `MAX_LINE_BYTES`."""
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -132,19 +132,19 @@ class CliParser:
         self.error: Evidence | None = None
         """The terminal failure that the program stated as data."""
         self.retrying: Evidence | None = None
-        """What it is just trying again after."""
+        """Failure that it is trying again after."""
         self.stderr = Excerpt()
         self.stdout = Excerpt()
         self.has_events = False
         self.cut = ""
         """The last line of stdout, if it is an event that the program did not finish."""
         self._pause_s = 0.0
-        """For how long nothing came before the lines that came last."""
+        """Pause before the lines that came last."""
         self._heard_at: float | None = None
         self._whole: list[str] = []
         self._buffers: dict[str, LineBuffer] = {}
         self._draft = ""
-        """What was passed on of the message that is being written."""
+        """Text passed on of the message that is being written."""
         self._repeated = ""
         """The end of it that a new try of that message has not come to yet."""
 
@@ -196,7 +196,7 @@ class CliParser:
         return ProviderAnswered()
 
     def was_silent(self) -> bool:
-        """Whether a failure that is reported now, without a cause, is a missing answer."""
+        """Check whether a failure that is reported now, without a cause, is a missing answer."""
         return self._pause_s >= LONG_PAUSE_S
 
     def whole(self, text: str, exit: ProcessExit) -> Reply | None:
@@ -360,7 +360,7 @@ def count(value: object) -> int:
 
 
 def cost(used: dict[str, Any]) -> float | None:
-    """In US dollars, as OpenRouter states it beside the tokens, whatever the API."""
+    """Cost in US dollars, as OpenRouter states it beside the tokens, whatever the API."""
     found = used.get("cost")
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 1e9:
         return None

@@ -124,7 +124,7 @@ def start(work: Work, options: Options) -> Call:
 
 
 def _digest(env: Mapping[str, str]) -> str:
-    """The same in every run of the daemon, since servers outlive it."""
+    """Digest that is equal in every run of the daemon, since servers outlive it."""
     encoded = msgspec.json.encode(sorted(env.items()))
     return hashlib.sha256(encoded).hexdigest()[:8]
 

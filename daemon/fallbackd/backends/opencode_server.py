@@ -1,5 +1,5 @@
 """
-How to read what an opencode server says about one prompt: `EventReader`.
+Reader of the events of an opencode server about one prompt: `EventReader`.
 
 | event | observation |
 | --- | --- |
@@ -63,7 +63,7 @@ OWN_BACKOFF_BASE_S = 2.0
 OWN_BACKOFF_SPREAD = 1.25
 """opencode waits 2 s · 2^n by itself, and up to a quarter more (measured)."""
 SLACK_S = 0.5
-"""Between its clock and the arrival of the event."""
+"""Slack between its clock and the arrival of the event."""
 
 
 def wait_of(status: ErrorFields, *, now: float) -> float | None:
@@ -440,7 +440,7 @@ class OpencodeEventReader:
                 return [Output()]
 
     def _say(self, message: ServedMessage, part: MessagePart, before: str) -> list[Observation]:
-        """What is new in a part of the answer. Each part is a passage of its own."""
+        """Say the news of a part of the answer. Each part is a passage of its own."""
         new = part.text[len(before) :] if part.text.startswith(before) else ""
         if part.kind != "text" or part.synthetic or message.summary or not new:
             return []

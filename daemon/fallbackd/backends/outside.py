@@ -1,5 +1,5 @@
 """
-What a tool call does that no directory shows: it commits, sends, publishes.
+Acts of a tool call that no directory shows: it commits, sends, publishes.
 
 A command line is cut into the simple commands that its shell would run, and each is compared with
 the table of what acts. What is not in the table is taken to do nothing outside: a
@@ -100,7 +100,7 @@ def _by_program(phrases: Iterable[str]) -> Mapping[str, tuple[tuple[str, ...], .
 
 
 ACTS = _by_program(_PHRASES)
-"""By program: what follows it where it acts, options left out."""
+"""Words that follow a program where it acts, options left out."""
 
 FORGES = frozenset({"gh", "glab", "hub"})
 READS_ONLY = _words("""
@@ -164,9 +164,9 @@ HTTP_WRITES = re.compile(
 
 class Act(Struct, frozen=True, kw_only=True):
     what: str
-    """In a word or two: `git push`."""
+    """Name in a word or two: `git push`."""
     all_or_nothing: bool = False
-    """Where the call fails, it was not done."""
+    """True: where the call fails, it was not done."""
 
 
 MAX_COMMAND_CHARS = 16_384
@@ -175,7 +175,7 @@ _COMMAND_FIELDS = ("command", "cmd", "script")
 
 
 def act_of(tool: str, arguments: object) -> Act | None:
-    """What a call of a tool with these arguments does outside; None: nothing that is known."""
+    """Act of a call of a tool with these arguments; None: none that is known."""
     command = _command_of(arguments)
     if command is not None:
         return _act_of_script(command)
@@ -312,7 +312,7 @@ def _act_by_table(program: str, plain: tuple[str, ...]) -> Act | None:
 
 
 def _act_of_client(program: str, plain: tuple[str, ...], rest: tuple[str, ...]) -> Act | None:
-    """Of a program that talks to others, or that runs the user's own tasks."""
+    """Act of a program that talks to others, or that runs the user's own tasks."""
     if program in FORGES and plain:
         return None if _only_reads(plain, rest) else Act(what=_short(program, plain))
     if program in COPIES and re.match(r"[\w.@-]+:", plain[-1] if plain else ""):
@@ -333,7 +333,7 @@ def _tasks(program: str, plain: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _only_reads(plain: tuple[str, ...], words: tuple[str, ...]) -> bool:
-    """What a client of a forge does there."""
+    """Check whether a client of a forge only reads there."""
     if plain[0] != "api":
         return any(one in READS_ONLY for one in plain[:2])
     text = " ".join(words)
@@ -343,7 +343,7 @@ def _only_reads(plain: tuple[str, ...], words: tuple[str, ...]) -> bool:
 
 
 def _act_inside(words: tuple[str, ...], depth: int) -> Act | None:
-    """What a shell does with the text that it is given: `bash -lc "git push"`."""
+    """Act of a shell with the text that it is given: `bash -lc "git push"`."""
     for number, one in enumerate(words[:-1]):
         if re.fullmatch(r"-[a-z]*c", one) and depth < MAX_DEPTH:
             return _act_of_script(words[number + 1], depth + 1)

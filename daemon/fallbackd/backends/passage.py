@@ -93,16 +93,16 @@ MODES: frozenset[ApiMode] = frozenset(
     {"chat_completions", "responses", "messages", "generate_content"}
 )
 WRITES = frozenset({"", "completions"})
-"""Of `Passage.side`: a model writes the answer, and may stream it."""
+"""Values of `Passage.side` for which a model writes the answer, and may stream it."""
 _COUNTS = frozenset({"count_tokens", "countTokens", "input_tokens"})
 _BESIDE = frozenset({"completions", "embeddings"})
-"""Of OpenAI's API, at paths that stand beside that of the conversation."""
+"""Sides of OpenAI's API, at paths that stand beside that of the conversation."""
 MAX_HELD_BYTES = 64 * 1024
 MAX_HELD_EVENTS = 48
-"""Of an answer that says nothing yet. Then what is held is passed on."""
+"""Bound for an answer that says nothing yet. Then the held events are passed on."""
 MAX_WHOLE_BYTES = 32 * 1024 * 1024
 MAX_PIECES = 1000
-"""Of the text of an answer that are kept beside its way."""
+"""Pieces of the text of an answer that are kept beside its way."""
 
 _NOT_FORWARDED = frozenset(
     {
@@ -111,19 +111,19 @@ _NOT_FORWARDED = frozenset(
         *("content-length", "accept-encoding", "expect", "origin", "referer", "forwarded", "via"),
     }
 )
-"""Of a request: logins for us, and what is about one connection."""
+"""Headers of a request: logins for us, and those about one connection."""
 _NOT_RETURNED = frozenset(
     {
         *("connection", "keep-alive", "trailer", "transfer-encoding", "upgrade"),
         *("content-length", "set-cookie", "alt-svc", "location", "refresh"),
     }
 )
-"""Of an answer: what is about one connection, and where the caller would take its login."""
+"""Headers of an answer: those about one connection, and places to take a login."""
 _OWN = ("proxy-", "sec-", "x-fallbackd-", "x-forwarded-")
 
 
 class Passage(Struct, frozen=True, kw_only=True):
-    """What a caller wants, as far as it matters where it goes."""
+    """Wishes of a caller, as far as they matter for where it goes."""
 
     mode: ApiMode
     model: str | None
@@ -131,7 +131,7 @@ class Passage(Struct, frozen=True, kw_only=True):
     side: str = ""
     """`count_tokens`, `compact`, `embeddings` …: a question beside the conversation of the API."""
     is_listed: bool = False
-    """What is streamed is wanted as one list of JSON, and not as events."""
+    """True: the stream is wanted as one list of JSON, and not as events."""
     query: str = ""
     is_single: bool = True
     """One answer is wanted, and not several to choose from."""
@@ -139,30 +139,30 @@ class Passage(Struct, frozen=True, kw_only=True):
     """The answer or conversation that it continues, which only the provider that made it has."""
     acts: bool = False
     """
-    It begins something that outlives or goes beyond its answer, and that would be done twice if it
-    were sent twice.
+    True for a request that begins something that outlives or goes beyond its answer, and that would
+    be done twice if it were sent twice.
     """
     is_stored: bool = True
     """The answer may be kept by its provider, to be asked for later."""
 
     @property
     def generates(self) -> bool:
-        """Whether a model makes the answer; counting tokens proves nothing about one."""
+        """Check whether a model makes the answer; counting tokens proves nothing about one."""
         return self.side not in _COUNTS
 
     @property
     def embeds(self) -> bool:
-        """Whether vectors are asked for, which those of no other model can replace."""
+        """Check whether vectors are asked for, which those of no other model can replace."""
         return self.side in EMBEDS
 
     @property
     def is_any_object(self) -> bool:
-        """Whether an answer is judged by nothing but being a JSON object."""
+        """Check whether an answer is judged by nothing but being a JSON object."""
         return self.side in _COUNTS or self.side == "compact"
 
 
 class AskedBody(Struct):
-    """Of the body of a request, what decides where it goes."""
+    """Fields of the body of a request that decide where it goes."""
 
     model: str | None = None
     stream: bool | None = None
@@ -177,7 +177,7 @@ class AskedBody(Struct):
 
     @property
     def previous(self) -> str | None:
-        """What its provider alone knows of the conversation."""
+        """Reference to a part of the conversation that its provider alone knows."""
         try:
             known = foreign_json.decode(self.conversation, str | _Named | None)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -186,11 +186,11 @@ class AskedBody(Struct):
 
     @property
     def is_single(self) -> bool:
-        """Whether it asks for one answer; a list of prompts has one for each."""
+        """Check whether it asks for one answer; a list of prompts has one for each."""
         return bytes(self.n) in (b"1", b"null") and bytes(self.prompt)[:1] != b"["
 
     def acts(self, mode: ApiMode) -> bool:
-        """Whether it asks the provider of this API for more than an answer."""
+        """Check whether it asks the provider of this API for more than an answer."""
         if mode not in ("responses", "messages"):
             return False
         if b"true" in (bytes(self.background), bytes(self.store)):
@@ -210,7 +210,7 @@ class _Named(Struct):
 
 class _OfferedTool(Struct):
     type: str | None = None
-    """None: a function of the caller."""
+    """Type of the tool; None: a function of the caller."""
 
 
 _HARMLESS_TOOLS = re.compile(
@@ -224,7 +224,7 @@ is not known may do anything.
 
 
 UNKNOWN = msgspec.Raw(b"")
-"""In the place of tools that cannot be looked at."""
+"""Stands for tools that cannot be looked at."""
 
 
 class Unreadable(ValueError):
@@ -269,7 +269,7 @@ def with_model(body: bytes, model: str) -> bytes:
 
 def _with_google_model(body: bytes, model: str) -> bytes:
     """
-    As `with_model`, where the model stands in the path, and is repeated.
+    Put in the model where it stands in the path, and is repeated.
 
     Raises:
         Unreadable: The body is no request.
@@ -289,12 +289,12 @@ TOKENS_PER_IMAGE = 1_500
 _FILES = frozenset({"image", "image_url", "input_image", "document", "input_file", "input_audio"})
 _INLINE = frozenset({"inlineData", "inline_data", "fileData", "file_data"})
 _SEALED = frozenset({"signature", "encrypted_content", "thoughtSignature"})
-"""Not written by a person or a model, and not counted by its length."""
+"""Fields written neither by a person nor by a model, and not counted by their length."""
 
 
 def prompt_tokens(body: bytes, *, exact_from: int) -> int:
     """
-    How many tokens the text of a request has, as an estimate.
+    Estimate the tokens of the text of a request.
 
     Args:
         exact_from: A body that cannot reach this many is not looked into.
@@ -337,7 +337,10 @@ def forwarded(headers: list[tuple[str, str]]) -> dict[str, str]:
 
 
 def _forwarded_query(query: str) -> str:
-    """What is forwarded of the query of a request. Its `key` is a login for us, at any path."""
+    """
+    Return the part of the query of a request that is forwarded. Its `key` is a login for us, at any
+    path.
+    """
     return "&".join(one for one in query.split("&") if unquote_plus(one.split("=")[0]) != "key")
 
 
@@ -352,7 +355,7 @@ def returned(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _listed(headers: list[tuple[str, str]]) -> set[str]:
-    """What `connection` names is about one connection too."""
+    """Names listed in `connection`, which are about one connection too."""
     found = (value for name, value in headers if name == "connection")
     return {word.strip().lower() for value in found for word in value.split(",")}
 
@@ -390,7 +393,7 @@ def call_of(
     body: bytes,
 ) -> HttpRequest:
     """
-    The same with what one caller writes.
+    Make the call with the body that one caller writes.
 
     Args:
         headers: As `forwarded` leaves them.
@@ -434,7 +437,7 @@ LAST_EVENTS: Mapping[ApiMode, bytes] = {
     "chat_completions": b"data: [DONE]\n\n",
     "messages": b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
 }
-"""Behind the reason of an end, where that is an event of its own."""
+"""Event after the reason of an end, where it is one of its own."""
 
 _STILL_COMPLETE = frozenset(
     {"output_limit", "filtered_answer", "unfinished_answer", "answer_in_background"}
@@ -489,7 +492,7 @@ class AnswerWatch:
 
     @property
     def response_id(self) -> str:
-        """What a later request may name it by; empty: the API has no such names."""
+        """Name for later requests; empty: the API has no such names."""
         return self._parser.response_id
 
     @property
@@ -498,33 +501,38 @@ class AnswerWatch:
 
     @property
     def events(self) -> int:
-        """How many events have come."""
+        """Number of events that have come."""
         return self._parser.read_events
 
     @property
     def is_stream(self) -> bool:
-        """It came as events, and not in one piece."""
+        """True for an answer in events, and not in one piece."""
         return self._parser.is_whole is False
 
     @property
     def is_whole(self) -> bool:
-        """It came in one piece, and not as events. Neither holds before its first bytes."""
+        """
+        True for an answer in one piece, and not in events. Neither holds before its first bytes.
+        """
         return self._parser.is_whole is True
 
     def error_event(self, message: str) -> bytes:
-        """What ends the stream here, as the one that follows what has come. See there."""
+        """Event that ends the stream here, after those that have come. See `error_event`."""
         follows = {"id": self.response_id, "sequence_number": self._parser.sequence_number + 1}
         return error_event(self._mode, message, follows)
 
     def feed(self, data: bytes) -> bool:
-        """Whether its provider said something: comments and pings do not count once it has."""
+        """
+        Read a piece; check whether its provider said something: comments and pings do not count
+        once it has.
+        """
         texts = self._parser.texts
         if len(texts) >= MAX_PIECES:  # an answer may be endless, and only its end is looked at
             texts[:] = [one for one in texts if one.strip()][:1]
         return bool(self._parser.feed(Chunk("http", data, 0.0)))
 
     def finish(self, exit: Exit, *, is_side: bool = False) -> Evidence | None:
-        """Why it is no whole answer; None: it is one."""
+        """Judge the end: why it is no whole answer; None: it is one."""
         outcome = self._parser.finish(exit)
         if isinstance(outcome, Reply):
             return None

@@ -1,5 +1,5 @@
 """
-What is changed in a request that a provider refuses for a known cause.
+Changes to a request that a provider refuses for a known cause.
 
     the words of the refusal ──▶ a row of `_ROWS` ──▶ repairs ──▶ the same request, changed there
 
@@ -39,7 +39,7 @@ from fallbackd.lib.splicing import (
 
 BETA = "anthropic-beta"
 _STATUSES = frozenset({400, 404, 422})
-"""Of a refusal of the request itself."""
+"""Statuses of a refusal of the request itself."""
 
 Act = Literal["omit", "rename", "default", "lower", "role", "beta", "unsign", "sign"]
 
@@ -63,7 +63,7 @@ class Repair(Struct, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> tuple[str, ...]:
-        """Of several repairs with the same subject the last one counts."""
+        """Subject of a repair; of several with the same one the last counts."""
         pair = (self.name, self.to) if self.act in ("rename", "role") else (self.name,)
         return (self.act, *sorted(pair))
 
@@ -89,7 +89,7 @@ class Repair(Struct, frozen=True, kw_only=True):
 
 
 def words_of(repairs: Iterable[Repair]) -> str:
-    """For people: what is changed, each once."""
+    """Describe the changes for people, each once."""
     return ", ".join(dict.fromkeys(map(str, repairs)))
 
 
@@ -113,7 +113,7 @@ _LISTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "tools": (("tools", EVERY), ("tools", EVERY, "function")),
     "input": (("input", EVERY), ("input", EVERY, "content", EVERY)),
 }
-"""Where fields of a list of objects stand that may be left out."""
+"""Places of fields in lists of objects that may be left out."""
 
 
 _NOT_READ = (ValueError, msgspec.DecodeError, RecursionError)
@@ -291,7 +291,7 @@ def _word(data: bytes, name: str) -> str:
 
 
 Goes = Callable[[bytes], bool]
-"""Whether the reasoning with this signature is taken out."""
+"""Predicate: the reasoning with this signature is taken out."""
 
 
 def _of_messages(body: bytes, goes: Goes) -> bytes:
@@ -329,7 +329,7 @@ def _of_contents(body: bytes, goes: Goes) -> bytes:
 
 
 def _of_chat(body: bytes, goes: Goes) -> bytes:
-    """As OpenRouter and Google's own endpoint for chat completions have it."""
+    """Reasoning as OpenRouter and Google's own endpoint for chat completions have it."""
 
     def signed(value: bytes) -> bytes | None:
         return None if goes(value) else value
@@ -374,7 +374,7 @@ _WITHIN = frozenset(
         *("is_error", "extra_content", "audio", "namespace"),
     }
 )
-"""The same of one message or tool."""
+"""Optional fields of one message or tool."""
 _CONFIG = ("generationConfig", "generation_config")
 _OPTIONAL_CONFIG = frozenset(
     {
@@ -382,7 +382,7 @@ _OPTIONAL_CONFIG = frozenset(
         *("thinkingConfig", "responseLogprobs", "logprobs", "mediaResolution"),
     }
 )
-"""Of Google's `generationConfig`."""
+"""Optional fields of Google's `generationConfig`."""
 
 _NAME = r"[A-Za-z_][\w.\[\]-]{0,100}+"
 _PATH = rf"(?<![\w.\[\]-])[`'\"]?({_NAME})[`'\"]?"
@@ -565,12 +565,14 @@ def proposed(
 
 
 def is_signed_elsewhere(evidence: Evidence) -> bool:
-    """Whether a conversation is refused for reasoning that another account has signed."""
+    """Check whether a conversation is refused for reasoning that another account has signed."""
     return any(_FOREIGN.search(one) for one in islice(_said(evidence), _MOST_SAID))
 
 
 def _is_refusal(evidence: Evidence) -> bool:
-    """By its status; an error inside of an answer with status 200 by being stated."""
+    """
+    Tell a refusal by its status; an error inside of an answer with status 200 by being stated.
+    """
     status = evidence.http_status
     if status is None or status < 300:
         return evidence.body is not None

@@ -21,7 +21,7 @@ _FINAL = frozenset({"response.completed", "response.incomplete", "response.done"
 _WAITING = frozenset({"response.created", "response.queued", "response.in_progress"})
 """Repeated while nothing happens."""
 _LATER = frozenset({"queued", "in_progress", "cancelled"})
-"""Of a whole body: its maker is asked for the answer later, by its id."""
+"""States of a whole body whose maker is asked for the answer later, by its id."""
 _CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call", "computer_call"})
 """Items that wait for the caller. What the provider runs by itself (a search) does not."""
 _TEXTS = frozenset({"", "message", "reasoning"})
@@ -69,7 +69,7 @@ class ResponsesParser(HttpParser):
         self._pieces: dict[int, list[str]] = {}
         """Texts of the items of the output, by their place, as they came piece by piece."""
         self._items: dict[int, str] = {}
-        """The same as the API repeats them whole when an item, or all, is complete."""
+        """Texts as the API repeats them whole when an item, or all, is complete."""
 
     def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
         kind = words(event.get("type")) or name

@@ -15,7 +15,7 @@ from fallbackd.backends.http_answers import DONE
 from fallbackd.lib import foreign_json
 
 MAX_EVENT_BYTES = 32 * 1024 * 1024
-"""As in the reader of the events, which refuses a longer one."""
+"""Bound of the reader of the events, which refuses a longer one."""
 
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}|\A\n")
 """A line feed at the beginning belongs to a carriage return that has gone on."""
@@ -54,7 +54,7 @@ class Sieve:
         self.leaves_out = leaves_out
         self._tail = bytearray()
         self._seen = 0
-        """How far there is no blank line in it, but for a beginning of one."""
+        """Length of its beginning without a blank line, but for the beginning of one."""
         self._pieces = 0
         self.has_dropped = False
 
@@ -82,14 +82,14 @@ class Sieve:
         return bytes(kept)
 
     def rest(self) -> bytes:
-        """Behind the last event that was complete."""
+        """Take the bytes after the last complete event."""
         tail = bytes(self._tail)
         self._tail.clear()
         self._seen = 0
         return tail
 
     def accounts_for(self, output_tokens: int | None) -> bool:
-        """Whether all that the provider says to have written has arrived."""
+        """Check whether all that the provider says to have written has arrived."""
         return bool(output_tokens) and self._pieces == output_tokens
 
     def _is_to_keep(self, event: bytes, *, may_drop: bool) -> bool:

@@ -1,5 +1,5 @@
 """
-What a kind of backend is: a value that says what to start and how to read what comes back.
+Kinds of backends: values that say what to start and how to read the answer.
 
 The law of backends: as pure as core, one file per kind, a file knows its vendor and nothing else.
 """
@@ -26,7 +26,7 @@ from fallbackd.core.protocol import (
 
 
 class PlanWindow(Struct, frozen=True, kw_only=True):
-    """How much of a subscription is used within one of its windows, in percent."""
+    """Used share of a subscription within one of its windows, in percent."""
 
     window_s: float
     used_percent: float
@@ -83,27 +83,31 @@ class Parser(Protocol):
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What configuration may set for a backend of any kind; a kind reads what it knows."""
+    """Settings of a backend of any kind; a kind reads those that it knows."""
 
     command: tuple[str, ...] = ()
     """argv that replaces the profile's program and its fixed arguments; empty: the profile's."""
     model: str | None = None
     base_url: str | None = None
     lacks: str | None = None
-    """What an HTTP API has to be given before anything is sent, in words: it has no address, and
-    the one of its kind is not what the user meant."""
+    """
+    Setting that an HTTP API lacks before anything is sent, in words: it has no address, and the one
+    of its kind is not what the user meant.
+    """
     stdin: str = "prompt"
     output: str = "text"
     prompt_in_argv: bool = False
     success_exit_codes: tuple[int, ...] = (0,)
     env: Mapping[str, str] = field(default_factory=dict)
     writable: tuple[str, ...] = ()
-    """Where its program may write beside the usual places; one with a `/` at its end is made."""
+    """
+    Places where its program may write beside the usual places; one with a `/` at its end is made.
+    """
     serve: bool = True
     """opencode: use a shared `opencode serve` instead of `opencode run`."""
     headers: Mapping[str, str] = field(default_factory=dict)
     credentials: tuple[CredentialRef, ...] = ()
-    """What `Backend.credentials` labels, in the same order: references, never secrets."""
+    """References, never secrets, in the order of the labels in `Backend.credentials`."""
     api_mode: str | None = None
     """Dialect of an HTTP API; None: chosen by kind and URL."""
     max_output_tokens: int | None = None
@@ -123,18 +127,18 @@ class Options(Struct, frozen=True, kw_only=True):
     """Certificates that are trusted in place of the machine's."""
     tls_client_cert: str | None = None
     tls_client_key: str | None = None
-    """None: it is in the file of the certificate."""
+    """Path of the key; None: it is in the file of the certificate."""
     tls_verify: bool | None = None
     """False: the connection can be intercepted."""
 
 
 class NotConfigured(ValueError):
-    """What has to be configured first, as a sentence for people."""
+    """Raised with a sentence for people on what has to be configured first."""
 
 
 class Login(Struct, frozen=True, kw_only=True):
     """
-    Where the CLI of a vendor finds a login. Without any of this it is certainly logged out.
+    Places where the CLI of a vendor finds a login. Without any of this it is certainly logged out.
 
     Only of the vendor's own program: a script of the same name may bring a login along.
     """
@@ -150,18 +154,18 @@ class Login(Struct, frozen=True, kw_only=True):
     home: str
     """The variable that says where the files are, which is none."""
     command: str
-    """What logs in."""
+    """Command that logs in."""
 
 
 class Setup(Struct, frozen=True, kw_only=True):
-    """What `doctor` says of the program of a kind, and how far it looks for a login."""
+    """Texts of `doctor` about the program of a kind, and places where it looks for a login."""
 
     install: str = ""
     """Command that installs it; empty where its makers give none."""
     login: str = ""
     """Command that logs in."""
     files: tuple[str, ...] = ()
-    """Where a login is kept, below the home directory; empty: that it has none is no finding."""
+    """Files of a login, below the home directory; empty: that it has none is no finding."""
     variables: tuple[str, ...] = ()
     """Any of these is a login too."""
     settings: tuple[str, ...] = ()
@@ -172,23 +176,27 @@ class Setup(Struct, frozen=True, kw_only=True):
     home_replaces: str = ""
     """Directory below the home directory that it stands for; empty: the home directory."""
     who: tuple[str, ...] = ()
-    """Where the name of the account is: `FILE:FIELD.FIELD`, a file below the home directory; a
-    field may be a JSON Web Token."""
+    """
+    Places of the name of the account: `FILE:FIELD.FIELD`, a file below the home directory; a field
+    may be a JSON Web Token.
+    """
     personal: str = ""
-    """What became of logins with a personal account, which `files` hold, and what to use instead;
-    empty: they work."""
+    """
+    Fate of logins with a personal account, which `files` hold, and what to use instead; empty: they
+    work.
+    """
 
 
 ApiMode = Literal["chat_completions", "responses", "messages", "generate_content", "hermes_chat"]
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """What a kind knows of its API."""
+    """Facts of a kind about its API."""
 
     base_url: str
-    """Where nothing is configured."""
+    """Address where nothing is configured."""
     mode: ApiMode | None = None
-    """Where the URL states none; None: chosen by its host and the model."""
+    """Mode where the URL states none; None: chosen by its host and the model."""
     model: str | None = None
     keys: tuple[str, ...] = ()
     """Variables that hold a key for this kind on any host; sent if one is set."""
@@ -199,7 +207,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 class Footprint(Struct, frozen=True, kw_only=True):
-    """Where a program keeps what is its own. Places are as `lib.directories` has them."""
+    """Places of a program's own files. Places are as `lib.directories` has them."""
 
     writes: tuple[str, ...] = ()
     """Its settings, sessions, caches; one with a `/` at its end is made where it is missing."""
@@ -210,12 +218,12 @@ class Footprint(Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()
     """Its secrets: no other agent may read them."""
     confines_itself: bool = False
-    """It has a sandbox of its own that does not work inside of another one."""
+    """True for a program with a sandbox of its own that does not work inside of another one."""
 
 
 class ProjectFiles(Struct, frozen=True, kw_only=True):
     """
-    What a program reads of the directory that it works in, and of those above it, that runs
+    Files that a program reads of the directory that it works in, and of those above it, that runs
     commands, loads code, or says where its login is sent.
     """
 
@@ -241,14 +249,16 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     """The executable that must be on PATH; None for what is not a program."""
     setup: Setup = Setup()
     unsupported: Callable[[str, Options], str] = lambda _, __: ""
-    """Why its program cannot be used, from the line that it prints about its version; empty: it
-    can."""
+    """
+    Explains why its program cannot be used, from the line that it prints about its version; empty:
+    it can.
+    """
     endpoint: Endpoint | None = None
-    """Of an API over HTTP; None: it is a program."""
+    """API over HTTP; None: it is a program."""
     keeps_to_reading: bool = False
     """Its program has a read-only mode that is enforced."""
     is_plain: Callable[[Options], bool] = lambda _: False
-    """Whether it prints nothing before the end."""
+    """Checks whether it prints nothing before the end."""
     reads: tuple[str, ...] = ()
     """The user's own settings files whose text `start` wants in `Work.files`. Places are as
     `lib.directories` has them."""
@@ -262,27 +272,30 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     named: Mapping[str, str] = {}
     """The user's own settings files that name further ones, and the pattern of a name in each."""
     resumes: Callable[[Options], bool] = lambda _: False
-    """Whether `start` can continue the conversation that `Work.resume` names."""
+    """Checks whether `start` can continue the conversation that `Work.resume` names."""
     resumes_anywhere: bool = False
     """Also from another working directory than the one in which it was held."""
     greets: bool = False
-    """It prints at once that it has begun; silence means that it cannot read its conversation."""
+    """
+    True for a program that prints at once that it has begun; silence means that it cannot read its
+    conversation.
+    """
     forks: bool = False
     """Two of its programs that continue one conversation lose each other's turns without a word."""
     counts_conversation: bool = False
     """The usage that it reports is that of the whole conversation."""
     takes_messages: Callable[[Options], bool] = lambda _: False
-    """Whether `start` sends `Work.earlier` in front of the prompt."""
+    """Checks whether `start` sends `Work.earlier` in front of the prompt."""
     imports: Callable[[str, str, Options], CommandLine] | None = None
     """Takes a file with a conversation in, for a directory. None: it is a file there already."""
     drops: Callable[[str, Options], CommandLine] | None = None
     """Removes a conversation that was taken in, by its id."""
     login: Login | None = None
-    """None: its login cannot be checked from outside."""
+    """Its login; None: it cannot be checked from outside."""
     structured: bool = False
     """Its output shows `ProviderAnswered` by itself; else success at exit is the first sign."""
     footprint: Callable[[Options], Footprint] = lambda _: Footprint()
-    """Of a program."""
+    """Footprint of a program."""
     project: ProjectFiles = ProjectFiles(places=())
     sessions: SessionFiles | None = None
-    """Where it writes what happens in sessions of a person; None: that cannot be followed."""
+    """Files in which it writes the sessions of a person; None: that cannot be followed."""

@@ -94,7 +94,7 @@ EVERY_PROGRAM = {reason: tuple(names.split()) for reason, names in _NEEDED.items
         )
     )
 }
-"""What any agent or tool needs, by the reason for it. No row names a key."""
+"""Needs of any agent or tool, by the reason for it. No row names a key."""
 
 PROVIDERS = (
     *("ANTHROPIC_*", "OPENAI_*", "GEMINI_*", "GOOGLE_*", "OPENROUTER_*", "AZURE_*", "AWS_*"),

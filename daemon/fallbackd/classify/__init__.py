@@ -1,1 +1,1 @@
-"""What a backend printed or answered becomes a `Failure`. Pure."""
+"""Turns the output of a backend into a `Failure`. Pure."""

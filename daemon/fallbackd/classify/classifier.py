@@ -151,7 +151,7 @@ _MODEL = re.compile(
 def named_scope(
     texts: Iterable[str], *, headers: Mapping[str, str], bodies: Iterable[Any]
 ) -> LimitScope | None:
-    """What the statement of a limit names; None: nothing, so it is that of the plan."""
+    """The subject that a limit names; None: nothing, so it is that of the plan."""
     texts = list(texts)
     spent = [*_of_headers(headers), *(one for body in bodies for one in _of_body(body))]
     if spent:  # one window of the whole plan closes all of it
@@ -314,7 +314,7 @@ def classify(
 
 
 def rule_of(evidence: Evidence, rules: tuple[Rule, ...] = ()) -> Hit | None:
-    """What the rules find by themselves, without the model and without an exit status."""
+    """The finding of the rules by themselves, without the model and without an exit status."""
     said = _statements(evidence)
     return _by_rules(
         rules, lambda some: _structured(evidence, said, some) or text_hit(evidence, some)
@@ -324,7 +324,7 @@ def rule_of(evidence: Evidence, rules: tuple[Rule, ...] = ()) -> Hit | None:
 def _by_rules(
     rules: tuple[Rule, ...], find: Callable[[tuple[Rule, ...]], Hit | None]
 ) -> Hit | None:
-    """What the rules find; those that yield are asked only where the others name no reason."""
+    """The finding of the rules; those that yield are asked only where the others name no reason."""
     firm = tuple(one for one in rules if not one.yields)
     hit = find(firm)
     if len(firm) == len(rules) or (hit is not None and hit.rule not in (_UNKNOWN, _TRACE)):
@@ -385,7 +385,7 @@ def _merged(said: Sequence[Said]) -> Said:
 
 
 def _is_error(evidence: Evidence, *, is_plain: bool) -> bool:
-    """By what stands beside the text, or for a channel in which errors alone are given."""
+    """Decides by the fields beside the text, or by a channel that carries errors alone."""
     if _own_words(evidence) or _has_error_status(evidence) or evidence.stream == "exception":
         return True
     is_event = evidence.stream == "jsonl" and is_plain and evidence.text != ""
@@ -536,7 +536,7 @@ _LIMITS = (Reason.RATE_LIMIT, Reason.USAGE_LIMIT, Reason.BILLING)
 
 
 def _limit_by_time(hit: Hit, evidence: Evidence, said: tuple[Said, ...], reset_s: float) -> Reason:
-    """How long a limit lasts tells which one it is, where its words leave that open."""
+    """Name a limit by its length, where its words leave open which one it is."""
     reason = hit.rule.reason
     if reason is Reason.RATE_LIMIT and hit.rule.id in GENERAL_THROTTLES and not evidence.headers:
         is_plan = reset_s >= _LONG_S and not _PER_MINUTE.search(
@@ -580,7 +580,7 @@ _SHORT_CHARS = 1_500
 
 
 def _texts(hit: Hit, evidence: Evidence, said: tuple[Said, ...]) -> list[str]:
-    """What belongs to the statement that was found."""
+    """Texts that belong to the statement that was found."""
     texts = [hit.text]
     if hit.confidence == "text":
         texts.append(_around(evidence.text, hit.text))

@@ -463,7 +463,7 @@ GENERAL_THROTTLES = frozenset({"throttle", "http-429"})
 
 
 def searched(rule: Rule, line: str) -> Found | None:
-    """What the pattern of this rule finds. Of the common ones most are ruled out by one pass."""
+    """Search a line by the pattern of a rule. Of the common ones most are ruled out by one pass."""
     if rule.pattern in _patterns() and rule.pattern not in _possible(line):
         return None
     return compiled(rule).search(line)

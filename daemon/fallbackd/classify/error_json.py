@@ -18,9 +18,9 @@ MAX_JSON_LINE_CHARS = 200_000
 MAX_SAID_CHARS = 4_000
 """Patterns are searched in the beginning and in the end of a message this long."""
 MAX_STATEMENTS = 50
-"""Of a log of errors the last ones count: the program died of one of these."""
+"""Bound for a log of errors, of which the last ones count: the program died of one of these."""
 MAX_LINES = 400
-"""Of a log the last ones are read."""
+"""Bound for a log, of which the last lines are read."""
 MAX_PARTS = 60
 """Lines of one message, and words, that patterns are searched in: half from each end."""
 
@@ -35,8 +35,10 @@ class Said(Struct, frozen=True, dict=True):
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
-        """What patterns are searched in: the message, whole and by line, then the words, as they
-        are and as words of a sentence (`token_quota_reached`)."""
+        """
+        Texts that patterns are searched in: the message, whole and by line, then the words, as they
+        are and as words of a sentence (`token_quota_reached`).
+        """
         text = without_frames(self.text.replace("’", "'"))
         if len(text) > MAX_SAID_CHARS:
             text = f"{text[:MAX_SAID_CHARS]}\n{text[-MAX_SAID_CHARS:]}"
@@ -205,7 +207,7 @@ _ERROR_WORD = re.compile(
 
 
 def is_error(value: dict[str, Any]) -> bool:
-    """Whether an object says of itself that it is an error."""
+    """Check whether an object says of itself that it is an error."""
     match value.get("type"):
         case "tool_use" | "tool_result" | "user":
             return False
@@ -247,7 +249,7 @@ def _say(value: Any, *, status: int | None = None, prefix: str = "") -> Said:
 
 
 class _Gathered:
-    """What a value states, in the order in which it does."""
+    """Statements of a value, in their order."""
 
     def __init__(self, messages: list[str]) -> None:
         self.messages = messages
@@ -335,7 +337,7 @@ def _embedded(text: str) -> Iterator[dict[str, Any]]:
 
 
 def read_embedded(text: str) -> Said | None:
-    """What an object inside of prose states; None where there is none that can be read."""
+    """Statements of an object inside of prose; None where there is none that can be read."""
     for piece in _embedded(text):
         return _say(piece)
     return None

@@ -20,7 +20,7 @@ _JAVASCRIPT = re.compile(
     r"^\s*at .{0,300}(?:[A-Za-z>]:\d+(?::\d+)?\)?|\((?:<anonymous>|native(?: code)?"
     r"|Native Method|Unknown Source|index \d+)\))\s*$"
 )
-"""Of Java as well."""
+"""Frames of JavaScript, and of Java as well."""
 _MORE = re.compile(r"^\s*\.\.\. \d+ (?:more|common frames)\b")
 _PYTHON = re.compile(r'^\s*File ".{1,400}", line \d+(?:, in .+)?\s*$')
 _RUST = re.compile(
@@ -65,7 +65,7 @@ MAX_LINE_CHARS = 4_000
 """No program states its failure in a longer line."""
 
 MAX_FIRST_LINES, MAX_LAST_LINES = 20, 60
-"""Of many candidates the first and the last ones count."""
+"""Bounds for many candidates: the first and the last ones count."""
 
 MAX_BLOCK_LINES, MAX_BLOCK_CHARS = 14, 2_000
 """A statement over several lines, as terminals wrap it and JSON is printed, is no longer."""
@@ -73,13 +73,13 @@ MAX_BLOCK_LINES, MAX_BLOCK_CHARS = 14, 2_000
 
 class Line(Struct, frozen=True):
     text: str
-    """Without decoration."""
+    """Text without decoration."""
     has_level: bool = False
     """A logger has marked it as an error."""
     is_quiet: bool = False
     """A logger has marked it as information."""
     begins: bool = True
-    """It stands behind an empty line, or was decorated: it continues nothing."""
+    """True for a line after an empty one, or a decorated one: it continues nothing."""
     is_deep: bool = False
     """Indented as code is."""
 
@@ -166,7 +166,7 @@ _MARK = re.compile(r"^\s*(?:[-+*] \[[ x]\] |[-+*>|•] ?|#{1,6} |\d{1,2}[.)] |//
 
 
 def without_marks(text: str) -> str:
-    """The same lines, as if what is only shown were said."""
+    """Return the lines as if shown text were said."""
     lines = (line for line in text.split("\n") if not _TOOL_OPENS.match(line))
     return "\n".join(_MARK.sub("", line, count=1).strip(" \t|\"'`") for line in lines)
 
@@ -193,7 +193,7 @@ def unwrapped(text: str) -> str:
 
 
 def _decoded(bare: str) -> str | None:
-    """Of a string as JSON writes it, with its quotes or without them."""
+    """Decode a string as JSON writes it, with its quotes or without them."""
     quoted = bare if bare[0] == '"' else f'"{bare}"'
     try:
         read: str = foreign_json.decode(quoted, str)
@@ -219,7 +219,7 @@ def candidate_lines(text: str, *, mixed: bool) -> tuple[Line, ...]:
 
 
 class _Reader:
-    """Who speaks, from line to line: the program, its agent, or a tool of the agent."""
+    """Follows the speaker from line to line: the program, its agent, or a tool of the agent."""
 
     def __init__(self, *, mixed: bool) -> None:
         self.mixed = mixed
@@ -227,7 +227,7 @@ class _Reader:
         self._in_tool = self._in_fence = self._in_prose = self._has_output = False
         self._begins = True
         self._depth = 0
-        """Of brackets: inside of JSON a line that begins with a quote quotes nothing."""
+        """Depth of brackets: inside of JSON a line that begins with a quote quotes nothing."""
 
     def read(self, raw: str) -> None:
         if not raw.strip():
@@ -252,7 +252,7 @@ class _Reader:
         self._in_tool, self._in_prose = not self._in_fence, False
 
     def _is_output(self, raw: str, *, is_below: bool) -> bool:
-        """Whether the tool still prints. The second `⎿` below a call is the program's."""
+        """Check whether the tool still prints. The second `⎿` below a call is the program's."""
         if not _TOOL_ENDS.match(raw) and not (is_below and self._has_output):
             self._has_output = self._has_output or is_below
             return True
@@ -293,7 +293,7 @@ def read_line(raw: str, *, begins: bool = True) -> Line:
 
 
 class _Front:
-    """What loggers put before a line, taken away piece by piece."""
+    """Takes away the prefix of a logger, piece by piece."""
 
     def __init__(self, line: str) -> None:
         self.rest = line
@@ -512,7 +512,7 @@ ADDRESSED = re.compile(
     r"|requests? (?:to|was|rate|too|timed|limit|failed))",
     re.I,
 )
-"""How a service speaks to the person before it."""
+"""Sentences of a service to the person before it."""
 
 PROSE = re.compile(
     r"[`<>{}]|=>|->|::|\b(?:I|I'm|I've|I'll|we|we've|we'll|let me|let's|(?<!right )now|should"

@@ -1,4 +1,4 @@
-"""Why a text was judged as it was: statements, rules, the model's figures, what decided."""
+"""Reasons for a verdict about a text: statements, rules, the model's figures, what decided."""
 
 from msgspec import Struct, structs
 
@@ -23,13 +23,13 @@ class Explanation(Struct, frozen=True, kw_only=True):
     margin: float = 0.0
     """This and what follows is of the model, and empty without one."""
     threshold: float = 0.0
-    """What the margin has to exceed where the exit status is unknown."""
+    """Bound that the margin has to exceed where the exit status is unknown."""
     failure_share: float = 0.0
     reasons: tuple[tuple[Reason, float], ...] = ()
     """Given that it is a failure."""
     for_failure: tuple[Deciding, ...] = ()
     for_reason: tuple[Deciding, ...] = ()
-    """For the likeliest reason."""
+    """Features that speak for the likeliest reason."""
 
 
 def explain(

@@ -22,12 +22,14 @@ BUCKETS = 1_044_023
 number, since the remainder of an n-gram's bytes is its bucket."""
 
 HEAD_CHARS, TAIL_CHARS = 600, 1_800
-"""Of a long text its beginning and its end are read: it bounds what a text costs."""
+"""Bounds on the cost of a long text: its beginning and its end are read."""
 _LAST_LINES, _LAST_CHARS = 3, 600
 
 PARTS = ("whole", "last", "shape", "cause")
 _SIZES = {"whole": (3, 5), "last": (3, 5), "cause": (4,)}
-"""Of n-grams, in bytes: what tells a failure best is not what tells its reason best."""
+"""
+Sizes of n-grams, in bytes: those that tell a failure best are not those that tell its reason best.
+"""
 _WINDOW = 8
 
 
@@ -36,10 +38,10 @@ class Features(Struct, frozen=True):
 
     whole: Collection[int]
     last: Collection[int]
-    """Of the last lines alone: a failure that ended a run stands there."""
+    """Features of the last lines alone: a failure that ended a run stands there."""
     shape: Collection[int]
     cause: Collection[int]
-    """Of the whole again: for the reason."""
+    """Features of the whole again, for the reason."""
 
 
 def features_of(text: str, http_status: int | None = None, kind: str | None = None) -> Features:
@@ -56,7 +58,9 @@ def features_of(text: str, http_status: int | None = None, kind: str | None = No
 def named_features(
     text: str, http_status: int | None = None, kind: str | None = None
 ) -> dict[str, dict[int, str]]:
-    """By part and bucket what is hashed: n-grams, words (`w …`), properties of the lines."""
+    """
+    Names of hashed features, by part and bucket: n-grams, words (`w …`), properties of the lines.
+    """
     read = _Reading.of(text)
     return {
         "whole": dict(_named("whole", read.judged)),
@@ -71,8 +75,10 @@ class _Reading(Struct, frozen=True):
     said: str
     """Normalised; in another language, what it says in English stands below."""
     judged: str
-    """What is judged to be a failure or none: of a statement in another language the English alone,
-    so that languages with many and with few samples look alike."""
+    """
+    Text judged to be a failure or none: for a statement in another language the English alone, so
+    that languages with many and with few samples look alike.
+    """
     phrases: int
 
     @classmethod
@@ -112,7 +118,7 @@ def _last_of(plain: str) -> str:
 
 
 def _of_kind(kind: str | None) -> tuple[str, ...]:
-    """Of the backend: what an API answers is an error more often than what an agent prints."""
+    """Feature of the backend: an API answers an error more often than an agent prints one."""
     if kind is None:
         return ()
     return (f"kind={kind.removesuffix('-cli')}", f"api={kind.endswith('-http')}")
@@ -186,7 +192,7 @@ def _sums_of_words(text: str) -> Iterator[int]:
 
 
 def _named(part: str, text: str) -> Iterator[tuple[int, str]]:
-    """What `_hashed` finds, with a name; many times slower."""
+    """Features found by `_hashed`, with names; many times slower."""
     data = f"\n{text}\n".encode("utf-8", "replace")
     padded = data + bytes(_WINDOW)
     for size in _SIZES[part]:

@@ -1,5 +1,5 @@
 """
-What a message in another language says, in the English words that rules and model know.
+Puts messages in other languages into the English words that rules and model know.
 
 The words are a file of the package: an English phrase, and below it, for each language, how words
 begin that mean the same (`$`: and where they end). The longest that fits at a place counts. Words
@@ -17,7 +17,9 @@ from fallbackd.classify.rules import Screen
 
 MAX_CHARS = 4_000
 _LONG_CHARS = 5
-"""So many letters may stand inside of a word (`Netzwerkverbindung`); fewer have to begin it."""
+"""
+Letters of a part that may stand inside of a word (`Netzwerkverbindung`); a shorter one begins it.
+"""
 _ENGLISH = re.compile(
     r"\b(?:the|your|you|to|are|with|from|this|not|has|been|please|for|failed|cannot)\b"
 )
@@ -56,7 +58,7 @@ def in_english(text: str) -> tuple[str, ...]:
 
 
 def phrases_in(plain_text: str) -> Iterator[tuple[int, str]]:
-    """Where it says what, of what `plain` has made of a text."""
+    """Positions and meanings of the phrases in a text that `plain` has made."""
     known, screen = stems()
     found = [
         (at, -len(stem.word), stem.english)
@@ -72,7 +74,7 @@ def phrases_in(plain_text: str) -> Iterator[tuple[int, str]]:
 
 
 def plain(text: str) -> str:
-    """In lower case, and without accents, which many consoles leave out."""
+    """Return the text in lower case and without accents, which many consoles leave out."""
     text = text.lower()
     if text.isascii():
         return text
@@ -81,7 +83,7 @@ def plain(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def stems() -> tuple[Mapping[str, list[_Stem]], Screen]:
-    """By the pattern that finds them."""
+    """Stems by the pattern that finds them."""
     found: dict[str, list[_Stem]] = {}
     for english, words in _sections().items():
         for word in words if not english.startswith("=") else ():
@@ -91,7 +93,7 @@ def stems() -> tuple[Mapping[str, list[_Stem]], Screen]:
 
 
 def words_of(english: str) -> str:
-    """As alternatives of a pattern, the longest first, for text that is `plain`."""
+    """Return alternatives of a pattern, the longest first, for text that is `plain`."""
     return "|".join(sorted(map(re.escape, _sections()[f"={english}"]), key=lambda one: -len(one)))
 
 

@@ -45,7 +45,7 @@ class Hit(Struct, frozen=True, kw_only=True):
     confidence: Confidence
     said: Said | None = None
     score: float = 1.0
-    """How sure the reason is, 0 to 1. A structure and an exit status are taken as they are."""
+    """Certainty of the reason, 0 to 1. A structure and an exit status are taken as they are."""
 
 
 MAX_NOTICE_CHARS = 500
@@ -100,8 +100,10 @@ def lines_of(text: str, stream: str) -> tuple[Line, ...]:
 NEWLINE = "\n"
 MAX_HEAD_CHARS, MAX_TAIL_CHARS = 8_192, 32_768
 MAX_HEAD_LINES, MAX_TAIL_LINES = 50, 300
-"""Of a long output its beginning and its end are read: a failure ends a run, or keeps it from
-beginning."""
+"""
+Bounds for a long output, whose beginning and end are read: a failure ends a run, or keeps it from
+beginning.
+"""
 
 
 def _both_ends(text: str) -> str:
@@ -156,7 +158,7 @@ def _known_line(lines: tuple[Line, ...], at: int, rules: list[Rule]) -> Hit | No
 
 
 def _behind(opener: Rule, lines: tuple[Line, ...], at: int, rules: tuple[Rule, ...]) -> Hit | None:
-    """What stands behind a vendor's mark of an error; the mark itself may name a reason."""
+    """The text after a vendor's mark of an error; the mark itself may name a reason."""
     line, block = lines[at].text, _block(lines, at)
     said = _said_in(block[_end_of_match(opener, line) :].strip() or line)
     rule = first_fit(said, (*rules, *COMMON_RULES))
@@ -185,7 +187,7 @@ def _block(lines: tuple[Line, ...], at: int) -> str:
 
 
 def _said_in(text: str) -> Said:
-    """What a line states, with the words and the status of JSON that is quoted in it."""
+    """The statement of a line, with the words and the status of JSON that is quoted in it."""
     flat = " ".join(text.split())
     inner = read_embedded(flat) if "{" in flat else None
     words = tuple(m[1].lower() for m in TYPE_INSIDE.finditer(flat[:600]))
@@ -285,7 +287,7 @@ def _whole_trace(lines: tuple[Line, ...], at: int) -> str:
 
 
 def _fits_all(said: Said, rules: Iterable[Rule]) -> Rule | None:
-    """For a statement that is known to be an error: a rule may fit anywhere in it."""
+    """Match a statement that is known to be an error: a rule may fit anywhere in it."""
     for rule in rules:
         if rule.codes and any(w in rule.codes for w in said.words):
             return rule
@@ -300,7 +302,9 @@ def _fits_all(said: Said, rules: Iterable[Rule]) -> Rule | None:
 
 
 def _says(line: str, rules: Iterable[Rule]) -> Rule | None:
-    """For a line that may be prose: it has to begin with what a rule knows, and to be a report."""
+    """
+    Match a line that may be prose: it has to begin with what a rule knows, and to be a report.
+    """
     lead = LEAD.match(line[:400])
     is_prose = PROSE.search(first_sentence(line)) is not None
     may_lead = not is_prose and (
@@ -322,7 +326,7 @@ class _Saying(Struct, frozen=True, kw_only=True):
     line: str
     names: tuple[str, ...]
     lead_end: int
-    """Where the words before the statement itself end; -1: there are none."""
+    """End of the words before the statement itself; -1: there are none."""
     is_prose: bool
     may_lead: bool
     """The statement may stand behind other words."""

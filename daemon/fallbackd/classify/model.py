@@ -21,19 +21,19 @@ MAGIC = b"fallbackd-weights-1\n"
 
 
 CLEAR_REASON = 0.3
-"""What the margin of the best reason adds to that of a failure."""
+"""Weight of the margin of the best reason in that of a failure."""
 
 
 class TableHead(Struct, frozen=True, kw_only=True):
-    """Of one table of weights: `buckets` rows of `columns` bytes, column after column."""
+    """Describes one table of weights: `buckets` rows of `columns` bytes, column after column."""
 
     part: str
-    """Of the features: whole, last or shape."""
+    """Part of the features: whole, last or shape."""
     buckets: int
     norm: float
-    """What a text's features amount to together; 0: every one counts 1."""
+    """Total of a text's features; 0: every one counts 1."""
     scales: list[float]
-    """What a weight of 1 stands for, by column."""
+    """Meaning of a weight of 1, by column."""
 
 
 class Head(Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Head(Struct, frozen=True, kw_only=True):
     failure_bias: float
     failure_slope: float
     failure_offset: float
-    """From a margin to a probability: 1 / (1 + exp(-(slope·margin + offset)))."""
+    """Calibration from a margin to a probability: 1 / (1 + exp(-(slope·margin + offset)))."""
     reasons: list[Reason]
     reason: list[TableHead]
     reason_biases: list[float]
@@ -49,7 +49,7 @@ class Head(Struct, frozen=True, kw_only=True):
     alarm_margin: float
     """Above it a text is a failure, where nothing else is known of the program."""
     short_margin: float
-    """The same for one short statement, which is no transcript."""
+    """Margin of one short statement, which is no transcript."""
 
 
 class Guess(Struct, frozen=True):
@@ -81,7 +81,7 @@ class _Table:
         self._rows = dict(zip(self.places, _rows(self.columns), strict=True))
 
     def sums(self, buckets: Collection[int]) -> tuple[list[float], int]:
-        """Of the weights of what is known among these, by column; how many are known."""
+        """Sum the weights of the known ones among these, by column; count the known ones."""
         known = list(filter(None, map(self._rows.get, buckets)))
         factor = self.head.norm / sqrt(max(1, len(buckets))) if self.head.norm else 1.0
         whole = sum(known)
@@ -99,7 +99,7 @@ _LANE_MASK = (1 << _LANE_BITS) - 1
 
 def _rows(columns: "list[array[int]]") -> list[int]:
     """
-    For each bucket its weights of all columns side by side in one number, each 128 higher.
+    Pack the weights of a bucket, all columns side by side in one number, each 128 higher.
 
     A sum of these numbers is the sums of all columns: one addition takes the place of fifteen.
     """
@@ -127,9 +127,9 @@ class Additions(Struct, kw_only=True):
     base: int
     """Checksum of that file: for another one they mean nothing."""
     failure: dict[str, dict[int, float]] = {}
-    """By part."""
+    """Weights by part."""
     reasons: dict[str, dict[int, float]] = {}
-    """By reason and part, with a blank between them."""
+    """Weights by reason and part, with a blank between them."""
 
     @classmethod
     def to(cls, content: bytes) -> "Additions":
@@ -221,7 +221,9 @@ class Model:
         *,
         whole: int | None = None,
     ) -> float:
-        """What own samples add to a margin; `whole`: of how many features these are some."""
+        """
+        Addition of own samples to a margin; `whole`: the number of features that these are some of.
+        """
         if self.added is None:
             return 0.0
         part, norm = table.head.part, table.head.norm

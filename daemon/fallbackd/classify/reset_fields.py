@@ -25,7 +25,7 @@ PATTERN = (
 
 
 def zone_of(name: str | None) -> tzinfo | None:
-    """None: the machine's zone. An unknown name counts as none."""
+    """Return a zone by name; None: the machine's. An unknown name counts as none."""
     if not name:
         return None
     if name.upper() in ("UTC", "GMT", "Z"):
@@ -127,7 +127,9 @@ def iso_instant(text: str, zone: tzinfo | None) -> float | None:
 
 
 def hour_minute(match: re.Match[str]) -> tuple[int, int] | None:
-    """None for what is no clock time: a bare number without minutes and without am/pm."""
+    """
+    Read a clock time; None for anything else: a bare number without minutes and without am/pm.
+    """
     if match["h"] is None or (match["m"] is None and match["ap"] is None):
         return None
     hour, minute = int(match["h"]), int(match["m"] or 0)
@@ -207,7 +209,7 @@ _HEADER_KEYS = {"headers", "responseheaders", "response_headers"}
 
 def names_spent_window(info: Mapping[str, Any]) -> bool:
     """
-    Whether Claude Code's `rate_limit_info` says that a window of the plan is used up.
+    Check whether Claude Code's `rate_limit_info` says that a window of the plan is used up.
 
     The status alone does not: it is `rejected` for a passing throttle too, without a window.
     """
@@ -223,7 +225,9 @@ def names_spent_window(info: Mapping[str, Any]) -> bool:
 
 
 def is_spent(window: Mapping[str, Any]) -> bool | None:
-    """What a JSON object says of the window whose end it states; None: nothing."""
+    """
+    Check whether a JSON object calls the window spent whose end it states; None: it does not say.
+    """
     match window.get("status"):
         case "rejected" | "exhausted":
             return True
@@ -258,7 +262,7 @@ def read_json(value: Any, *, now: float, timezone: str | None, depth: int = 0) -
 
 
 def _seconds_of(name: str, item: Any, *, now: float, timezone: str | None) -> float | None:
-    """What a field of this name states; None: nothing, or it is none of those that do."""
+    """The time that a field of this name states; None: nothing, or it is none of those that do."""
     number = number_in(item)
     if name in _SPAN_KEYS:
         return read_span(str(item)) if number is None else number

@@ -174,7 +174,7 @@ _KEYED = re.compile(
 _AT_ONCE = re.compile(
     rf"\bresets?(?: at)? (?P<h>\d{{1,2}})(?::(?P<m>\d\d))? ?(?P<ap>[ap]m)\b{_ZONE}", re.I
 )
-"""So near to its verb that a span around it (`worked for 5m 20s`) is of something else."""
+"""Clock so near to its verb that a span around it (`worked for 5m 20s`) is of something else."""
 
 
 _WINDOW_CLAUSE = re.compile(
@@ -431,7 +431,7 @@ _READERS = (
     _midnight,
     _clock_time,
 )
-"""What is stated most exactly comes first."""
+"""Readers, the most exact statement first."""
 
 
 _DIGITS = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹0123456789", "0123456789" * 3)
@@ -441,7 +441,7 @@ _HAN_NUMBERS |= {"八": 8, "九": 9, "十": 10}
 _ANNOUNCING = frozenset({"resets", "try again later"})
 _UNITS = ("ms", "seconds", "minutes", "hours", "days", "weeks")
 _INFLECTED = r"[^\W\d_\u3040-\u30ff\u4e00-\ud7af]{0,4}"
-"""Of a word whose beginning is known; scripts that divide no words have none."""
+"""Rest of a word whose beginning is known; scripts that divide no words have none."""
 _AMOUNT = r"\d{1,9}(?:[.,]\d{1,3})? (?:ms|seconds|minutes|hours|days|weeks)"
 _AND = r"\s{0,3}(?:und|et|y|e|i|и|و|和|,)?\s{0,3}"
 _SPAN = re.compile(rf"{_AMOUNT}(?:{_AND}{_AMOUNT}){{0,4}}")
@@ -456,7 +456,7 @@ _FOREIGN_DATE = re.compile(
 )
 _FOREIGN_ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?", re.I)
 MAX_DISTANCE = 60
-"""Between the words that announce a time and the time, in characters."""
+"""Largest distance between the words that announce a time and the time, in characters."""
 
 
 def plain_digits(text: str) -> str:

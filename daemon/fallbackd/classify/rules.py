@@ -1,4 +1,4 @@
-"""What a failure signature is. Signatures are data: built in per vendor, extended by the user."""
+"""Failure signatures. Signatures are data: built in per vendor, extended by the user."""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from msgspec import Struct
 from fallbackd.core.failures import Reason
 
 MAX_PATTERN_BYTES = 1 << 20
-"""Of a user's pattern, compiled."""
+"""Bound for a user's pattern, compiled."""
 MAX_SCREEN_BYTES = 1 << 24
 
 
@@ -64,7 +64,7 @@ class Rule(Struct, frozen=True):
     stands: bool = False
     """The words are one provider's own, so the model is not asked."""
     yields: bool = False
-    """It decides only where no other rule does."""
+    """True for a rule that decides only where no other one does."""
     is_users: bool = False
     """Written by a user: searched by an engine that takes linear time whatever the pattern is."""
 

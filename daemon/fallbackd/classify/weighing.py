@@ -23,22 +23,22 @@ from fallbackd.core.protocol import Evidence
 from fallbackd_conversations.redact import strip_escapes
 
 RULE_ALARM = 0.2
-"""What a rule that fits adds to the margin of a failure. Both found by cross-validation."""
+"""Addition of a fitting rule to the margin of a failure. Both found by cross-validation."""
 RULE_REASON = 0.7
-"""What it adds to the margin of its reason."""
+"""Addition of a fitting rule to the margin of its reason."""
 
 LIKELY = 0.2
 """A reason that is less likely is not named, for a program that is known to have failed."""
 _LIKELY_OF_LITTLE, _LITTLE = 0.6, 35
-"""So many n-grams that the model knows are too few for a guess, unless it is a clear one."""
+"""Number of known n-grams that is too few for a guess, unless it is a clear one."""
 _HARMLESS, _ALONE, _LAST = -0.6, 0.2, 0.8
 """Margins of the whole, of a line apart and of the last line."""
 _MARK_CHARS = 3
-"""What stands before a line, as `✗ `."""
+"""Length of a mark before a line, as `✗ `."""
 _LITTLE_CHARS = 200
-"""So much may stand beside a line apart."""
+"""Characters that may stand beside a line apart."""
 _LIKELY_CAUSE = 0.6
-"""For an error whose structure names no cause: most of those that do not are rare ones."""
+"""Bound for an error whose structure names no cause: most of these are rare ones."""
 
 _COARSE: dict[Reason, Reason] = {
     Reason.TLS: Reason.NETWORK,
@@ -51,7 +51,7 @@ _COARSE: dict[Reason, Reason] = {
 
 
 def coarse(reason: Reason) -> Reason:
-    """As the model counts it: it has not learned to tell every reason apart."""
+    """Reason as the model counts it: it has not learned to tell every reason apart."""
     return _COARSE.get(reason, reason)
 
 
@@ -81,7 +81,7 @@ def weighed(
     model: Model | None = None,
 ) -> Hit | None:
     """
-    What the rules have found, after the model was asked.
+    Combine the finding of the rules with the guess of the model.
 
     A structure, an exit status with a meaning and a signature of the user or the vendor stand.
     A program that ended well is never a failure by its words alone.
@@ -109,7 +109,7 @@ def _is_settled(hit: Hit | None, rules: tuple[Rule, ...]) -> bool:
 
 
 def _renamed(hit: Hit | None, evidence: Evidence, best: Reason, likely: float) -> Hit:
-    """The same finding with the reason that is best; a rule that says the same keeps its name."""
+    """Give a finding the reason that is best; a rule that says the same keeps its name."""
     score = round(likely, 3)
     if hit is None:
         text = _end_of(evidence.text)
@@ -198,13 +198,13 @@ def _end_of(text: str) -> str:
 
 ROUNDS, MAX_STEP = 10, 0.05
 _ALARM_BY, _REASON_BY = 0.1, 1.0
-"""By how much a sample is to be above the threshold, and its reason above every other."""
+"""Margins by which a sample is to be above the threshold, and its reason above every other."""
 
 
 class Lesson(Struct, frozen=True, kw_only=True):
     text: str
     reason: Reason
-    """What was right."""
+    """Reason that was right."""
     kind: str = "generic"
 
 
@@ -233,7 +233,7 @@ def can_learn(reason: Reason) -> bool:
 def _learn_one(
     model: Model, added: Additions, features: Features, right: Reason, threshold: float
 ) -> bool:
-    """Whether anything was moved."""
+    """Learn one sample; check whether anything was moved."""
     head, guess = model.head, model.guess_of(features)
     missing = threshold + _ALARM_BY - guess.margin
     if missing > 0:

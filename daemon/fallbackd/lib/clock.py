@@ -14,7 +14,7 @@ MAX_SKEW_S = 60.0
 """Differences up to here are no setting of the clock, and change nothing."""
 
 MIN_SLEEP_S = 5.0
-"""What is shorter is no sleep that anything has noticed."""
+"""Shortest sleep of the machine that counts as one."""
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
@@ -44,7 +44,7 @@ class Instant(NamedTuple):
 
     @classmethod
     def decode(cls, text: str | None) -> "Instant | None":
-        """None: there is none, or it is none."""
+        """Decode a record of the clock; None: there is none, or it is none."""
         try:
             found = json.loads(text or "")
             return cls(float(found["at"]), float(found["elapsed_s"]), str(found["boot_id"]))

@@ -1,5 +1,5 @@
 """
-How many file descriptors this process has left.
+File descriptors that this process has left.
 
 Without any, a program cannot be started, an answer not written, a caller not accepted, and what
 fails then looks like the fault of something else. So the last ones are kept for work that runs.
@@ -25,8 +25,8 @@ FOR_ONE = 12
 
 def is_scarce() -> bool:
     """
-    Whether a caller that is accepted now takes one of the last ones, which the daemon itself needs
-    for its files, its programs and what it has yet to load.
+    Check whether a caller that is accepted now takes one of the last ones, which the daemon itself
+    needs for its files, its programs and what it has yet to load.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
@@ -40,11 +40,11 @@ def is_scarce() -> bool:
 
 
 KEPT = 4
-"""By an attempt that runs: a line, a handle of the runner, two files."""
+"""Descriptors of an attempt that runs: a line, a handle of the runner, two files."""
 
 
 def has_room(beginning: int = 0) -> bool:
-    """Whether one more attempt can be followed, beside those that have yet to take theirs."""
+    """Check whether one more attempt can be followed, beside those that have yet to take theirs."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = _used()
     if limit == resource.RLIM_INFINITY:
@@ -54,7 +54,7 @@ def has_room(beginning: int = 0) -> bool:
 
 def shortage(beginning: int = 0) -> str | None:
     """
-    Why nothing new should be begun; None: there are enough.
+    Reason why nothing new should be begun; None: there are enough.
 
     Args:
         beginning: Attempts that have yet to take theirs.
@@ -71,7 +71,7 @@ def shortage(beginning: int = 0) -> str | None:
 
 
 def _used() -> int | None:
-    """None: not even one is left for this look."""
+    """Count the open descriptors; None: not even one is left for this look."""
     try:
         return len(os.listdir("/proc/self/fd")) - 1  # without the one of this look
     except OSError:
@@ -79,7 +79,7 @@ def _used() -> int | None:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether the system had nothing left to give."""
+    """Check whether the system had nothing left to give."""
     if isinstance(error, OSError):
         return error.errno in _ERRNOS
     return isinstance(error, MemoryError) or "can't start new thread" in str(error)

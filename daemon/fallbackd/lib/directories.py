@@ -1,5 +1,5 @@
 """
-Which directory a path leads to, whatever it is called.
+Identity of directories, by whatever path they are reached.
 
 A directory that was renamed, or that is mounted at a second place, is the same directory. Its
 device and inode say so; what lies above it is found at every place where it can be seen.
@@ -71,7 +71,7 @@ def identities(path: str) -> tuple[str, ...]:
 
 
 def _is(path: str, wanted: str) -> bool:
-    """Whether it is there to be seen: another mount may cover it."""
+    """Check whether it is there to be seen: another mount may cover it."""
     try:
         return identity(path) == wanted
     except OSError:
@@ -79,7 +79,7 @@ def _is(path: str, wanted: str) -> bool:
 
 
 def _elsewhere(path: str, mounts: list[_Mount]) -> list[str]:
-    """The same directory by way of other mounts."""
+    """Paths of the directory by way of other mounts."""
     covering = [one for one in mounts if is_below(path, one.point)]
     if not covering:
         return []
@@ -105,7 +105,7 @@ def levels(directory: str) -> tuple[str, ...]:
 
 
 def is_below(inner: str, outer: str) -> bool:
-    """Whether `inner` is `outer` or below it, by name."""
+    """Check whether `inner` is `outer` or below it, by name."""
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
 
 

@@ -26,7 +26,7 @@ KILL = "kill"
 
 def parse(text: str) -> dict[str, int]:
     """
-    At which hit of which point the process ends.
+    Read the point, and its hit, at which the process ends.
 
     Raises:
         ValueError: No `name=kill` or `name=kill@count`.

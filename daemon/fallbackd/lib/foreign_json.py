@@ -38,7 +38,7 @@ def decode(data: bytes | str, kind: Any = Any) -> Any:
 
 
 def without_halves(data: bytes) -> bytes:
-    """The same, as many bytes, with U+FFFD for each half of a surrogate pair."""
+    """Return as many bytes, with U+FFFD for each half of a surrogate pair."""
     return _ESCAPE.sub(lambda found: found[0] if found[1] is None else b"\\ufffd", data)
 
 
@@ -60,5 +60,5 @@ def text(value: object) -> str:
 
 
 def count(value: object) -> int:
-    """Not negative; fractions are cut off."""
+    """Return a number that is not negative; fractions are cut off."""
     return int(value) if isinstance(value, int | float) and value > 0 else 0

@@ -86,5 +86,7 @@ def forbid_core_dumps() -> int:
 
 
 def hide_memory() -> None:
-    """For this process and what is forked from it; also for what the kernel pipes to a handler."""
+    """
+    Close the memory of this process and its forks, also to a handler that the kernel pipes to.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

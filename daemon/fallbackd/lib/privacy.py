@@ -1,4 +1,4 @@
-"""Whether another user could change what is at a path, and the command that prevents it."""
+"""Rights of other users to change a path, and the command that takes them away."""
 
 import os
 import pwd
@@ -20,7 +20,8 @@ def fault_of(
     path: str, found: os.stat_result, *, uid: int, is_shared: bool = False
 ) -> Fault | None:
     """
-    Why a file or directory cannot be trusted; None: only `uid`, and root, may change it.
+    Name the fault of a file or directory that cannot be trusted; None: only `uid`, and root, may
+    change it.
 
     Args:
         found: What is at the path, as `stat` or `lstat` says.

@@ -142,7 +142,7 @@ def read_start(
 
 def exists(path: str | os.PathLike[str], *, names: int = NAMES) -> bool:
     """
-    Whether anything has this name, whatever it is.
+    Check whether anything has this name, whatever it is.
 
     Raises:
         OSError: Its directory cannot be looked into.

@@ -27,7 +27,7 @@ _UCRED = struct.Struct("3i")
 
 
 class PeerCredentials(NamedTuple):
-    """As of the moment of `connect`. The process may be gone by now, or be another one."""
+    """Identity at the moment of `connect`. The process may be gone by now, or be another one."""
 
     pid: int
     """0 where the process is in a PID namespace that we cannot see."""
@@ -125,7 +125,7 @@ MAX_ENVIRON_BYTES = 1024 * 1024
 
 
 def read_variables(pid: int, names: tuple[str, ...]) -> dict[str, str]:
-    """Those of `names` that a process was started with; none of one that is gone."""
+    """Read variables that a process was started with; none of one that is gone."""
     try:
         found = _environ(pid)
     except (OSError, ValueError):
@@ -165,7 +165,7 @@ _PORT, _STATE, _INODE = 1, 3, 9
 
 def listens(pid: int, url: str) -> bool:
     """
-    Whether a process itself holds the socket behind an address of this machine.
+    Check whether a process itself holds the socket behind an address of this machine.
 
     False also where that cannot be seen: another network or PID namespace, another user.
 
@@ -211,7 +211,7 @@ def _sockets_at(port: int) -> set[str]:
 
 def open_sockets(pid: int) -> set[str]:
     """
-    What a process has open, as links of `/proc`.
+    Return the open sockets of a process, as links of `/proc`.
 
     Raises:
         OSError: It has exited, or hides it.
@@ -286,7 +286,9 @@ class _Connection(Struct, frozen=True):
 
     @property
     def is_answered(self) -> bool:
-        """What was sent after a request is acknowledged later than the request came."""
+        """
+        Check whether something sent after a request was acknowledged later than the request came.
+        """
         if self.received_ms > self.sent_ms or not self.has_received:
             return True
         return self.has_sent and self.received_ms - self.acknowledged_ms > TICK_MS

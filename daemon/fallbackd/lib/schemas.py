@@ -61,7 +61,9 @@ Schema = dict[str, Any]  # JSON; its shape is that of JSON Schema
 def described_components(
     types: Sequence[Any], ref_template: str
 ) -> tuple[tuple[Schema, ...], dict[str, Schema]]:
-    """As `msgspec.json.schema_components`, every property of every Struct described."""
+    """
+    Return the same as `msgspec.json.schema_components`, every property of every Struct described.
+    """
     structs = list(structs_in(types))
     found, components = msgspec.json.schema_components(
         (*types, *structs), ref_template=ref_template

@@ -64,7 +64,7 @@ def _status(text: str) -> tuple[str, ...]:
 
 def watchdog_interval_s(usec: str | None, pid: str | None, *, own_pid: int) -> float | None:
     """
-    How often to send `watchdog`: half of what the manager allows; None: it does not watch us.
+    Interval of `watchdog` messages, half of what the manager allows; None: it does not watch us.
 
     Args:
         usec: Content of `WATCHDOG_USEC`.

@@ -13,7 +13,7 @@ _HELD = re.compile(r"(?:^|[_:])(?:auth|pat|pwd|pass)(?:$|_)", re.I)
 MIN_CHARS = 8
 """Shorter values of variables, and encoded forms, are words that occur by themselves."""
 MIN_KNOWN_CHARS = 6
-"""The same for values that are certainly secrets."""
+"""Shortest value that is masked where it is certainly a secret."""
 KEPT = 2
 """Values of one place: a provider may still echo the one before a rotation."""
 SHOWN = "[secret]"
@@ -65,14 +65,14 @@ class SecretValues:
         return text
 
     def mask(self, data: bytes) -> bytes:
-        """The same for bytes that must keep their length: asterisks."""
+        """Replace values in bytes that must keep their length: by asterisks."""
         for form in self._forms_as_bytes:
             if form in data:
                 data = data.replace(form, b"*" * len(form))
         return data
 
     def begun_at_end(self, data: AnyStr) -> int:
-        """How many bytes or characters at the end may be the beginning of a value."""
+        """Count the bytes or characters at the end that may be the beginning of a value."""
         if isinstance(data, str):
             return max((_overlap(data, form) for form in self._forms), default=0)
         if data[-1:] not in self._bytes:  # an event ends with a line, and no secret has one
@@ -89,7 +89,7 @@ class SecretValues:
 
 
 def is_name_of_secret(name: str) -> bool:
-    """Whether a variable of this name is likely to hold a secret."""
+    """Check whether a variable of this name is likely to hold a secret."""
     return _NAMES.search(name) is not None or _HELD.search(name) is not None
 
 
@@ -99,7 +99,9 @@ def _is_secret(value: str) -> bool:
 
 
 def _forms(value: str) -> Iterable[str]:
-    """As it is, as URLs and JSON write it, and as base64 that may begin before it."""
+    """
+    Forms of a value: as it is, as URLs and JSON write it, and as base64 that may begin before it.
+    """
     yield value
     yield quote(value, safe="")
     escaped = json.dumps(value)[1:-1]

@@ -25,7 +25,7 @@ _LAST = re.compile(rb"(?:\s*+\[)?\s*+\]\s*+")
 _TWICE = "an object of the body names a field twice"
 
 EVERY = "*"
-"""In a path: each item of a list."""
+"""Name in a path for each item of a list."""
 
 
 class Unreadable(ValueError):
@@ -33,7 +33,7 @@ class Unreadable(ValueError):
 
 
 class Member(Struct, frozen=True):
-    """Where one field of an object stands."""
+    """Place of one field of an object."""
 
     key: int
     key_end: int

@@ -15,11 +15,11 @@ class ServerSentEvent(NamedTuple):
     data: bytes
     """The data lines, joined by line feeds."""
     problem: str = ""
-    """What makes the event unreliable, in words; empty: it arrived as it was sent."""
+    """Sentence on why the event is unreliable; empty: it arrived as it was sent."""
 
 
 def ends_event(data: bytes) -> bool:
-    """Whether what follows these bytes of a stream begins an event."""
+    """Check whether an event begins after these bytes of a stream."""
     return data.endswith(_BLANK_LINES)
 
 
@@ -54,7 +54,7 @@ class EventReader:
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._line = bytearray()
-        """What has arrived of a line that has no end yet."""
+        """Beginning of a line that has no end yet."""
         self._is_long = False
         self._name = ""
         self._data: list[bytes] = []
@@ -82,7 +82,7 @@ class EventReader:
         return found
 
     def end(self) -> list[ServerSentEvent]:
-        """What stands without its blank line at the end, which some servers leave out."""
+        """Return the last event without its blank line, which some servers leave out."""
         found = [*self._end_line(), *self._dispatch()]
         self.lines -= 1
         return found

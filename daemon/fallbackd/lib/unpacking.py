@@ -4,7 +4,7 @@ import zlib
 
 GZIP = frozenset({"gzip", "x-gzip"})
 _MAGIC = b"\x1f"
-"""Of a further member."""
+"""Beginning of a further member."""
 _EITHER_HEAD, _NO_HEAD = 47, -15
 
 
@@ -14,10 +14,10 @@ class Unpacking:
     def __init__(self, coding: str) -> None:
         self._is_gzip = coding in GZIP
         self._head = b""
-        """Of `deflate`, too little to see whether it has a head: some send none."""
+        """Bytes of `deflate`, too few to see whether it has a head: some send none."""
         self._inflate = zlib.decompressobj(_EITHER_HEAD) if self._is_gzip else None
         self.members = 1
-        """That have begun."""
+        """Number of members that have begun."""
         self.has_surplus = False
         """Something stands behind its end that is neither a member nor padding of zeros."""
 
@@ -28,7 +28,7 @@ class Unpacking:
 
     def feed(self, data: bytes, *, max_bytes: int = 0) -> bytes:
         """
-        What a further piece becomes.
+        Decode a further piece.
 
         Args:
             max_bytes: Where it becomes as many, it is not read on; 0: it is read to its end.
@@ -63,7 +63,7 @@ class Unpacking:
 
 
 def unpacking_of(coding: str) -> Unpacking | None:
-    """None: a body in this coding stays as it is."""
+    """Return the decoder of a coding; None: a body in it stays as it is."""
     name = coding.strip().lower()
     return Unpacking(name) if name in GZIP or name == "deflate" else None
 

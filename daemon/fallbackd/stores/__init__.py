@@ -1,4 +1,4 @@
-"""Where records are kept, one file per way of keeping them."""
+"""Stores of records, one file per way of keeping them."""
 
 from pathlib import Path
 

@@ -41,7 +41,7 @@ PRUNED_AT_ONCE = 500
 
 
 class LoadedRecords(NamedTuple):
-    """What an earlier run left, without what has ended."""
+    """Records of an earlier run, without those that have ended."""
 
     health: list[Health]
     meters: list[Meter]
@@ -63,7 +63,7 @@ class Database:
         self._is_writable = False
         self._is_closed = False
         self._is_known = False
-        """Whether what the file holds has been loaded, or there was nothing to load."""
+        """True once the content of the file has been loaded, or there was nothing to load."""
         self._file: tuple[int, int] | None = None
 
     @property
@@ -263,7 +263,7 @@ class Database:
     def delegations_by_key(
         self, delegations: Iterable[str], requests: Iterable[str]
     ) -> list[Delegation]:
-        """Those that exist of the given ids and request ids."""
+        """Delegations that exist among the given ids and request ids."""
         found: list[Delegation] = []
         for delegation in delegations:
             found += self._delegations("delegation = ?", (delegation,))

@@ -206,7 +206,7 @@ class Draft:
         self.last_seq = mirror.last_seq
         self.delegations: dict[DelegationId, Delegation] = {}
         self.sessions: dict[SessionId, Session | None] = {}
-        """None: dropped."""
+        """Sessions of the draft; None: dropped."""
         self.facts: dict[str, str] = {}
         self.stories: list[PutStory] = []
         self.notes: list[Journaled] = []
@@ -228,7 +228,9 @@ class Draft:
         return None if known is None else self.delegation(known)
 
     def snapshot(self, keys: Keys) -> Snapshot:
-        """Where only a delegation is named, its session is shown with it."""
+        """
+        Show the records of the keys; a delegation that is named alone is shown with its session.
+        """
         delegation = None if keys.delegation is None else self.delegation(keys.delegation)
         session_id = keys.session
         if session_id is None and delegation is not None:
@@ -314,4 +316,4 @@ ADDED: Mapping[type, Callable[[Draft, Any], None]] = {
     PutStory: Draft.add_story,
     Note: Draft.add_note,
 }
-"""By the type of a change."""
+"""Steps by the type of a change."""

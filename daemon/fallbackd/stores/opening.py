@@ -121,11 +121,11 @@ CHECK_ALL_BYTES = 32 * 1024 * 1024
 """Up to this size the whole file is checked; above, what a start needs: it must not take long."""
 NEEDED = ("meta", "health", "meters", "sessions", "finished", "facts")
 MAX_LOG_PAGES = 8_000
-"""Of 4 KiB: more than half a minute of the busiest host writes."""
+"""Pages of 4 KiB: more than half a minute of the busiest host writes."""
 MAX_LOG_BYTES = 16 * 1024 * 1024
-"""To which the log shrinks after a burst of writes."""
+"""Size to which the log shrinks after a burst of writes."""
 BUSY_TIMEOUT_S = 5.0
-"""How long to wait for a tool that has the file open and locks it."""
+"""Wait for a tool that has the file open and locks it."""
 
 
 class StoreTooNew(Exception):
@@ -142,9 +142,9 @@ class Removed(OSError):
 
 class Opened(NamedTuple):
     connection: sqlite3.Connection | None
-    """None: nothing can be read or written."""
+    """Open connection; None: nothing can be read or written."""
     trouble: Exception | None
-    """Why nothing can be written."""
+    """Reason why nothing can be written."""
     set_aside: tuple[str, ...]
 
 
@@ -195,7 +195,7 @@ def put_aside(path: Path, *, now: float) -> tuple[str, ...]:
 
 
 def lying_aside(path: Path) -> tuple[str, ...]:
-    """Where damaged files of this database lie, also those of earlier runs."""
+    """Paths of damaged files of this database, also of earlier runs."""
     try:
         names = sorted(os.listdir(path.parent))
     except OSError:

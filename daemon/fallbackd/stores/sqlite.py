@@ -125,10 +125,10 @@ class SqliteStore:
         self._problem = problem
         self._backlog = Writes()
         self._is_flushing = False
-        """What is being written is decided; more may be decided in memory meanwhile."""
+        """True while decisions are written; more may be decided in memory meanwhile."""
         self._waiting: list[CommitRequest] = []
         self._commit: Commit | None = None
-        """Under way, or left behind by a task that was killed while it was."""
+        """Commit under way, or left over from a task that was killed meanwhile."""
         self._lock = anyio.Lock(fast_acquire=True)
         self._limiter = anyio.CapacityLimiter(1)
         self._thread_lock = threading.Lock()
@@ -279,8 +279,8 @@ class SqliteStore:
 
     def _decide_alone(self, request: CommitRequest, *, must_write: bool) -> None:
         """
-        In memory, to be written later. `must_write`: what has to be kept is refused, since the
-        disk takes nothing now.
+        Decide in memory, to be written later. `must_write`: what has to be kept is refused, since
+        the disk takes nothing now.
         """
         draft = Draft(self._mirror)
         decided = request.decide(draft)
@@ -308,7 +308,7 @@ class SqliteStore:
         self._problem = problem
 
     async def _on_disk(self, work: Callable[[], ResultT]) -> ResultT:
-        """In a worker thread, one piece of work at a time, even after a task was killed."""
+        """Work in a thread, one piece at a time, even after a task was killed."""
 
         def alone() -> ResultT:
             with self._thread_lock:
@@ -476,7 +476,7 @@ class SqliteStore:
                 yield
 
     async def aclose(self) -> None:
-        """What cannot be written now is lost with the process."""
+        """Write the rest and close. What cannot be written now is lost with the process."""
         with anyio.CancelScope(shield=True):
             await self.flush()
             async with self._lock:
@@ -484,7 +484,7 @@ class SqliteStore:
 
 
 Since = Callable[[Mapping[str, str]], tuple[float, float]]
-"""From the facts: now on the clock of the records, and for how many seconds no daemon ran."""
+"""Reads from the facts: now on the clock of the records, and for how many seconds no daemon ran."""
 
 
 async def open_sqlite(

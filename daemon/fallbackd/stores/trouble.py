@@ -40,7 +40,7 @@ ADVICE_BY_ERRNO = {
 
 
 def sentence(path: Path, error: Exception) -> str:
-    """Which file, what is wrong with it, what to do."""
+    """A sentence: the file, what is wrong with it, what to do."""
     if isinstance(error, StoreTooNew):
         return str(error)
     cause, advice = str(error), BROKEN

@@ -1,5 +1,5 @@
 """
-What is to be written, as rows: encoded once, a later one in place of an earlier one.
+Rows that are to be written: encoded once, a later one in place of an earlier one.
 
 A record is JSON. Fields that a record has and its type has not are ignored, fields that are
 missing take their default, so most changes of a record need no migration.
@@ -109,7 +109,7 @@ PUT = {
     )
     for table, changed in _CHANGED.items()
 }
-"""To be tried in order, until one finds its row. The first writes in no index at all."""
+"""Statements, tried in order until one finds its row. The first writes in no index at all."""
 DROP = {"sessions": "DELETE FROM sessions WHERE session = ?"}
 ADD_STORY = "INSERT INTO stories (delegation, record) VALUES (?, ?)"
 ADD_NOTE = "INSERT INTO journal (seq, at, record) VALUES (?, ?, ?)"
@@ -238,4 +238,4 @@ WRITTEN: Mapping[type, Callable[[Writes, Any], None]] = {
     PutDelegation: _delegation,
     PutStory: _story,
 }
-"""By the type of a change; a `Note` also has its place in the journal."""
+"""Rows by the type of a change; a `Note` also has its place in the journal."""

@@ -340,7 +340,7 @@ def connection_to(address: ShareAddress) -> AbstractConnection:
 
 
 def _words(error: BaseException) -> str:
-    """What a library says of a failed connection names the address; passwords it never names."""
+    """Describe a failed connection: libraries name the address, and never passwords."""
     text = " ".join(str(error).split())[:200]
     return text or type(error).__name__
 
@@ -355,7 +355,7 @@ _DAY_S = 86_400.0
 
 
 class BadRecord(Exception):
-    """It was written by something else, or by a newer version: says what is wrong."""
+    """Raised for a record that another program, or a newer version, wrote: says what is wrong."""
 
 
 def pairs(flat: Any) -> dict[str, str]:  # as the server gives it
@@ -672,7 +672,9 @@ class RedisShare:
         *,
         limit_s: float,
     ) -> list[Any]:
-        """By its digest; a server that does not have it, as after a restart, is given the text."""
+        """
+        Run a script by its digest; a server that lacks it, as after a restart, is given the text.
+        """
         sha = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
         answers = await self._commands.call(
             [("EVALSHA", sha, len(keys), *keys, *arguments) for keys, arguments in calls],
