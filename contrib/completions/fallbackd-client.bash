@@ -42,7 +42,7 @@ _fallbackd_client_table() {
             valued="--socket --from --to"
             children="" ;;
         "delegate")
-            flags="-h --help --socket --json --backend --role --chain --session --fresh --cwd --model --mode --wait --wait-for --settle --deadline --no-queue --no-failover --request-id --on-partial --permissions --differs-from --env --allow-metered"
+            flags="-h --help --socket --json --backend --role --chain --session --fresh --cwd --model --mode --wait --wait-for --settle --deadline --no-queue --no-failover --request-id --on-partial --permissions --differs-from --env --allow-metered --start"
             valued="--socket --backend --role --chain --session --cwd --model --mode --wait --wait-for --wait-s --settle --deadline --timeout --request-id --on-partial --permissions --differs-from --env"
             children="" ;;
         "doctor")

@@ -326,6 +326,7 @@ complete -c fallbackd-client -n '__fallbackd_client_at \'delegate\'' -l permissi
 complete -c fallbackd-client -n '__fallbackd_client_at \'delegate\'' -l differs-from -x -a '(__fallbackd_client_ask backends)' -d 'require a different model family than this family or delegation'
 complete -c fallbackd-client -n '__fallbackd_client_at \'delegate\'' -l env -x -d 'pass a variable to the backend, if its allow_env names it'
 complete -c fallbackd-client -n '__fallbackd_client_at \'delegate\'' -l allow-metered -d 'allow backends that are billed by use'
+complete -c fallbackd-client -n '__fallbackd_client_at \'delegate\'' -l start -d 'start fallbackd where it does not run'
 complete -c fallbackd-client -n '__fallbackd_client_at \'doctor\'' -s h -l help -d 'show this help message and exit'
 complete -c fallbackd-client -n '__fallbackd_client_at \'doctor\'' -l socket -r -F -d 'path of the daemon\'s socket'
 complete -c fallbackd-client -n '__fallbackd_client_at \'doctor\'' -l json -d 'print one JSON document'

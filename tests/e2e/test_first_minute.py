@@ -111,6 +111,15 @@ def test_a_daemon_from_before_the_agents_were_on_the_path_is_started_again(
     assert "Set up already; nothing to change." in again.stdout
 
 
+def test_a_first_prompt_starts_the_daemon_where_it_is_asked_to(account: Account) -> None:
+    refused = account.client("delegate", "hi")
+    assert refused.returncode != 0
+    assert "delegate --start" in refused.stderr
+    asked = account.client("delegate", "--start", "hi")
+    assert (asked.returncode, asked.stdout) == (0, "by claude\n"), asked.stderr
+    assert account.client("delegate", "--start", "hi").stdout == "by claude\n"
+
+
 def test_a_fresh_account_without_a_user_manager_gets_an_answer(account: Account) -> None:
     shown = account.client("setup", "--dry-run")
     assert shown.returncode == 0, shown.stderr

@@ -12,6 +12,7 @@ from fallbackd_client.cli import exits
 from fallbackd_client.cli.ending import begun, finish, see_through
 from fallbackd_client.cli.output import UsageError, note
 from fallbackd_client.cli.parsing import duration_s, limit_s, wait_for_flag
+from fallbackd_client.errors import NoDaemon
 from fallbackd_client.wire.framing import MAX_LINE_BYTES
 
 TYPE_CHECKING = False
@@ -88,6 +89,7 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="pass a variable to the backend, if its allow_env names it",
     )
     add("--allow-metered", action="store_true", help="allow backends that are billed by use")
+    add("--start", action="store_true", help="start fallbackd where it does not run")
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
@@ -96,10 +98,29 @@ def run(args: argparse.Namespace, client: Client) -> int:
     if finished:  # accepted first, so that its id is known while it runs
         params["wait"] = "accepted"
         params.pop("wait_s", None)
-    found = begun(client, "delegate", params)
+    try:
+        found = begun(client, "delegate", params)
+    except NoDaemon as missing:
+        if missing.cause not in ("missing", "refused"):
+            raise
+        if not _has_started(args, client):
+            note("`fallbackd-client delegate --start PROMPT` starts it, and runs the prompt")
+            raise
+        found = begun(client, "delegate", params)
     if found is None:
         return exits.INTERRUPTED
     return see_through(args, client, found) if finished else finish(args, found, waited=False)
+
+
+def _has_started(args: argparse.Namespace, client: Client) -> bool:
+    """Start the daemon, where the person at the terminal or `--start` agrees."""
+    if not args.start and not (sys.stdin.isatty() and sys.stderr.isatty() and not args.json):
+        return False
+    from fallbackd_client.cli.commands.service import start
+    from fallbackd_client.cli.setup.changes import Asking
+
+    asking = Asking(yes=args.start)
+    return asking.agree("fallbackd is not running. Start it?") and start(args, client)
 
 
 def _params(args: argparse.Namespace) -> dict[str, Json]:

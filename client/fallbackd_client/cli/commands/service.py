@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+import sys
+from contextlib import redirect_stdout
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.doctor.findings import Machine
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
         return _logs(args, machine, service)
     asking = Asking(yes=args.yes or args.action not in _CHANGING, dry_run=args.dry_run)
     asking.require_terminal()
-    code = reported(args, asking, lambda: _change(args, machine, service, client, asking))
+    code = reported(args, asking, lambda: _change(args.action, machine, service, client, asking))
     if args.action == "uninstall" and (commands := removals(machine)):
         note("Settings of other programs still name fallbackd. To remove it from them:")
         for one in commands:
@@ -65,22 +67,28 @@ def run(args: argparse.Namespace, client: Client) -> int:
     return code
 
 
-def _change(
-    args: argparse.Namespace, machine: Machine, service: Service, client: Client, asking: Asking
-) -> int:
+def start(args: argparse.Namespace, client: Client) -> bool:
+    """Start the service, or the daemon by itself; True: it answers, else why not was said."""
+    machine = Machine(socket=args.socket)
+    service, _ = ask_manager(machine)
+    with redirect_stdout(sys.stderr):
+        return _change("start", machine, service, client, Asking(yes=True)) == exits.OK
+
+
+def _change(action: str, machine: Machine, service: Service, client: Client, asking: Asking) -> int:
     try:
-        changes = _changes(args.action, machine, service, client)
+        changes = _changes(action, machine, service, client)
     except units.NoProgram as error:
         note(f"fallbackd-client: {error}")
         return exits.CONFIG
     if changes is None:
         return exits.CONFIG
     if not changes:
-        print(_NOTHING.get(args.action, "Nothing to do."), flush=True)
+        print(_NOTHING.get(action, "Nothing to do."), flush=True)
     elif not make_changes(changes, asking, question="Make these changes?"):
         return exits.FAILED
-    if not args.dry_run:
-        _say_how(args.action, machine)
+    if not asking.dry_run:
+        _say_how(action, machine)
     return exits.OK
 
 

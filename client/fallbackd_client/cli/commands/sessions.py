@@ -5,11 +5,19 @@ from __future__ import annotations
 import argparse
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import UsageError, show
-from fallbackd_client.cli.views import session_view, sessions_table
+from fallbackd_client.cli.output import UsageError, duration, show, table
+from fallbackd_client.cli.views import now, session_view
+
+_LOOKED_AT = 500
+"""Newest delegations, for the directory and the words of a session."""
+_HEADERS = ["SESSION", "USED", "BACKEND", "MOVED FROM", "RUNNING", "DIRECTORY", "LAST PROMPT"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fallbackd_client.calls import Json
+    from fallbackd_client.cli.output import Style
     from fallbackd_client.client import Client
 
 
@@ -33,8 +41,40 @@ def run(args: argparse.Namespace, client: Client) -> int:
     else:
         params = {} if args.limit is None else {"limit": args.limit}
         found = client.call("session.list", params)
-        show(args, found, lambda all_, style: sessions_table(all_.get("sessions") or [], style))
+        last = {} if args.json else _last_of_each(client)
+        show(
+            args,
+            found,
+            lambda all_, style: _listed(all_.get("sessions") or [], last, style),
+        )
     return exits.OK
+
+
+def _last_of_each(client: Client) -> dict[str, Json]:
+    """The newest delegation of each session, in short."""
+    listed = client.call("delegation.list", {"brief": True, "limit": _LOOKED_AT})
+    lines = listed.get("lines") or []
+    return {line["session"]: line for line in reversed(lines) if line.get("session")}
+
+
+def _listed(sessions: Sequence[Json], last: dict[str, Json], style: Style) -> str:
+    rows = []
+    for session in sessions:
+        name, used_at = session.get("session", "?"), session.get("last_active_at")
+        newest = last.get(name, {})
+        moved = session.get("original") not in (None, session.get("current"))
+        rows.append(
+            [
+                name,
+                "" if used_at is None else f"{duration(max(0.0, now() - used_at))} ago",
+                session.get("current") or "",
+                session["original"] if moved else "",
+                session.get("running") or "",
+                newest.get("cwd") or "",
+                newest.get("prompt") or "",
+            ]
+        )
+    return table(_HEADERS, rows, style) if rows else "no sessions"
 
 
 def _session(words: list[str]) -> str | None:
