@@ -104,7 +104,7 @@ def _run(argv: Sequence[str] | None) -> int:
             args.socket, connect_s=_CONNECT_S, reconnect_s=reconnect_s, on_loss=_tell_loss
         ) as client:
             _complete_id(args, client)
-            return load(command.name).run(args, client)
+            return load(command, "run")(args, client)
     except SystemExit as leaving:  # argparse: help
         return leaving.code if isinstance(leaving.code, int) else exits.USAGE
     except KeyboardInterrupt:

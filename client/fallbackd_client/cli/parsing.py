@@ -241,7 +241,7 @@ def command_parser(command: Command) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _global_flags(parser)
-    load(command.name).register(parser)
+    load(command, "register")(parser)
     return parser
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from fallbackd_client.cli.commands.decide import health_view, suggest_view
 from fallbackd_client.cli.commands.explain import short_view
-from fallbackd_client.cli.commands.health import health_view
 from fallbackd_client.cli.commands.status import status_view
-from fallbackd_client.cli.commands.suggest import suggest_view
 from fallbackd_client.cli.output import Style, clean
 from fallbackd_client.mcp import delegating
 from fallbackd_client.mcp.delegating import worded

@@ -22,10 +22,10 @@ def test_commands_are_sorted_and_each_has_a_module() -> None:
     names = [command.name for command in COMMANDS]
     assert names == sorted(set(names))
     folder = Path(fallbackd_client.__file__).parent / "cli/commands"
-    modules = {path.stem.removesuffix("_") for path in folder.glob("*.py")}
-    assert modules - {"__init_"} == set(names)
-    for name in names:
-        assert callable(load(name).run)
+    modules = {path.stem for path in folder.glob("*.py")}
+    assert modules - {"__init__"} == {command.home for command in COMMANDS}
+    for command in COMMANDS:
+        assert load(command, "run").__module__.endswith(f".{command.home}")
 
 
 @pytest.mark.parametrize("name", [command.name for command in COMMANDS])

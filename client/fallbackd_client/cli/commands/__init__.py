@@ -1,19 +1,10 @@
-"""Every command, by group: its module is `commands/<name>.py`, loaded when it is chosen."""
+"""Every command, by group. Its module is loaded when it is chosen."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from typing import Protocol
-
-    from fallbackd_client.client import Client
-
-    class CommandModule(Protocol):
-        """What a module of this package provides."""
-
-        def register(self, parser: argparse.ArgumentParser) -> None: ...
-        def run(self, args: argparse.Namespace, client: Client) -> int: ...
+    from collections.abc import Callable
 
 
 class Command:
@@ -23,9 +14,10 @@ class Command:
         example: What a person would type after the program's name.
         waits: It may last: a daemon that restarts meanwhile gets more time to come back.
         aliases: Other names for it.
+        home: Its module of this package, where that is not called like it.
     """
 
-    __slots__ = ("aliases", "example", "help_line", "name", "waits")
+    __slots__ = ("aliases", "example", "help_line", "home", "name", "waits")
 
     def __init__(
         self,
@@ -35,12 +27,14 @@ class Command:
         *,
         waits: bool = False,
         aliases: tuple[str, ...] = (),
+        home: str = "",
     ) -> None:
         self.name = name
         self.help_line = help_line
         self.example = example
         self.waits = waits
         self.aliases = aliases
+        self.home = home or name
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,18 +50,21 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 "run a prompt on the best available backend",
                 'delegate --backend codex "Explain this repository"',
                 waits=True,
+                home="work",
             ),
             Command(
                 "reply",
                 "send a further prompt into a delegation's conversation",
                 'reply @last "Now add a test for it"',
                 waits=True,
+                home="work",
             ),
             Command(
                 "retry",
                 "run a delegation again, with the same parameters",
                 "retry @last",
                 waits=True,
+                home="work",
             ),
             Command(
                 "wait",
@@ -75,17 +72,20 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 "wait --wait-for 5m ID",
                 waits=True,
                 aliases=("attach",),
+                home="work",
             ),
             Command(
                 "cancel",
                 "stop a delegation and wait for its processes to exit",
                 "cancel ID",
                 waits=True,
+                home="work",
             ),
             Command(
                 "continue",
                 "move a conversation to another agent",
                 "continue --from claude --to codex",
+                home="continue_",
             ),
         ),
     ),
@@ -99,36 +99,58 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 "list --since 2h",
                 aliases=("ps", "ls", "history"),
             ),
-            Command("show", "show a delegation and its answer", "show ID"),
+            Command("show", "show a delegation and its answer", "show ID", home="see"),
             Command(
                 "log", "show what the agent of a delegation said and did", "log -f ID", waits=True
             ),
             Command("explain", "explain how a delegation was routed", "explain ID"),
-            Command("sessions", "list sessions, or show one with its turns", "sessions show S"),
+            Command(
+                "sessions",
+                "list sessions, or show one with its turns",
+                "sessions show S",
+                home="see",
+            ),
             Command(
                 "events",
                 "print events as they happen, one per line",
                 "events --count 10",
                 waits=True,
+                home="see",
             ),
-            Command("usage", "show usage by backend and period", "usage --backend codex"),
+            Command(
+                "usage", "show usage by backend and period", "usage --backend codex", home="see"
+            ),
         ),
     ),
     (
         "decide",
         (
-            Command("questions", "list the decisions that need a human", "questions"),
-            Command("answer", "answer a question that needs a human", "answer q1a206cc use:claude"),
+            Command(
+                "questions", "list the decisions that need a human", "questions", home="decide"
+            ),
+            Command(
+                "answer",
+                "answer a question that needs a human",
+                "answer q1a206cc use:claude",
+                home="decide",
+            ),
             Command(
                 "health",
                 "show which backends are unavailable, and override it",
                 "health mark codex --ttl 1h",
+                home="decide",
             ),
-            Command("resolve", "show which backend would be used now", "resolve --backend codex"),
+            Command(
+                "resolve",
+                "show which backend would be used now",
+                "resolve --backend codex",
+                home="decide",
+            ),
             Command(
                 "suggest",
                 "suggest a backend for a task",
                 'suggest --complexity high "port it to Rust"',
+                home="decide",
             ),
             Command(
                 "classify",
@@ -139,6 +161,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 "report",
                 "report the outcome of a call you made yourself",
                 "report --backend codex failure --file out.log",
+                home="classify",
             ),
         ),
     ),
@@ -181,7 +204,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
             Command(
                 "share", "show or test how health is shared with other machines", "share status"
             ),
-            Command("notify", "check that notifications arrive", "notify test"),
+            Command("notify", "check that notifications arrive", "notify test", home="share"),
             Command("completions", "print the completions for a shell", "completions bash"),
         ),
     ),
@@ -194,12 +217,16 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 "service install",
                 waits=True,
             ),
-            Command("ping", "check that the daemon answers", "ping"),
-            Command("drain", "stop accepting work and let running work finish", "drain"),
-            Command("undrain", "accept work again after a drain", "undrain"),
-            Command("shutdown", "drain, then stop the daemon", "shutdown"),
+            Command("ping", "check that the daemon answers", "ping", home="serve"),
+            Command(
+                "drain", "stop accepting work and let running work finish", "drain", home="serve"
+            ),
+            Command("undrain", "accept work again after a drain", "undrain", home="serve"),
+            Command("shutdown", "drain, then stop the daemon", "shutdown", home="serve"),
             Command("restore", "put a backup of the database back", "restore ~/backup"),
-            Command("call", "call any method of the daemon with JSON", "call daemon.ping"),
+            Command(
+                "call", "call any method of the daemon with JSON", "call daemon.ping", home="serve"
+            ),
         ),
     ),
 )
@@ -209,7 +236,11 @@ COMMANDS: tuple[Command, ...] = tuple(
 )
 
 
-def load(name: str) -> CommandModule:
-    name = "continue_" if name == "continue" else name  # a keyword
-    module: CommandModule = __import__(f"{__name__}.{name}", fromlist=["run"])
-    return module
+def load(command: Command, what: str) -> Callable[..., int]:
+    """
+    One of the two functions of a command: `register` takes its parser, `run` the arguments and the
+    client. They carry its name (`run_show`) in a module of several commands.
+    """
+    module = __import__(f"{__name__}.{command.home}", fromlist=["run"])
+    found: Callable[..., int] | None = getattr(module, f"{what}_{command.name}", None)
+    return found or getattr(module, what)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.doctor.daemon import (
     ask_daemon,
+    ask_manager,
     look_at_backends,
     look_at_daemon,
     look_at_file,
+    look_at_service,
     look_at_silence,
 )
 from fallbackd_client.cli.doctor.findings import ERROR, NOTE, WARNING, Finding, Machine
@@ -28,13 +33,65 @@ from fallbackd_client.cli.doctor.programs import (
     look_at_toolchains,
     programs_of,
 )
-from fallbackd_client.cli.doctor.service import ask_manager, look_at_service
-from fallbackd_client.cli.output import Style, UsageError, one_line, show, wrapped
+from fallbackd_client.cli.output import Style, UsageError, note, one_line, show, style_of, wrapped
+from fallbackd_client.cli.setup.changes import Asking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fallbackd_client.calls import Json
+    from fallbackd_client.cli.doctor.findings import Finding, Machine
     from fallbackd_client.client import Client
+
+_FOR_THE_SHELL = ("export ",)
+"""What only the shell itself can do."""
+
+
+def fix(machine: Machine, examine: Callable[[], list[Finding]], *, yes: bool) -> None:
+    """
+    Ask for each command, run it, and look again: one command may have fixed several findings.
+
+    Args:
+        yes: Run commands without asking, but for what is a matter of taste: notes, and which
+            agents to install and log in to.
+    """
+    asking = Asking(yes=yes)
+    asking.require_terminal(
+        "use --yes to agree to everything, or doctor without --fix to see what is wrong"
+    )
+    style = style_of(sys.stderr)
+    handled: set[str] = set()
+    while (finding := _next(examine(), handled, yes=yes)) is not None:
+        handled.add(finding.fix)
+        note(f"{finding.level}: {one_line(finding.what)}")
+        print(f"  {style.paint('$ ' + one_line(finding.fix), 'bold')}", file=sys.stderr, flush=True)
+        if finding.fix.startswith(_FOR_THE_SHELL):
+            note("  run this in your shell; doctor cannot do it for you")
+        elif asking.agree("  Run it?", default=finding.level != NOTE):
+            status = _run(machine, finding.fix)
+            if status:
+                note(f"  it ended with exit status {status}")
+
+
+def _next(findings: list[Finding], handled: set[str], *, yes: bool) -> Finding | None:
+    for one in findings:
+        if one.fix and one.fix not in handled and not (yes and _is_taste(one)):
+            return one
+    return None
+
+
+def _is_taste(finding: Finding) -> bool:
+    return finding.level == NOTE or (finding.check == "programs" and finding.level != ERROR)
+
+
+def _run(machine: Machine, fix: str) -> int:
+    """In a shell of its own, on this terminal: a login may ask for something."""
+    environ = {**machine.environ, "FALLBACKD_SOCKET": machine.socket}
+    if machine.which("fallbackd-client") is None:  # started by its path
+        environ["PATH"] = f"{machine.path}:{os.path.dirname(os.path.abspath(sys.argv[0]))}"
+    return subprocess.run(["/bin/sh", "-c", fix], env=environ, check=False).returncode
+
 
 CHECKS = (
     *("configuration", "state", "socket", "programs", "opencode", "mcp", "gateway", "service"),
@@ -62,7 +119,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
     """1 where something does not work, else 0. Nothing that it asks is billed."""
     machine = Machine(socket=args.socket)
     if args.fix:
-        from fallbackd_client.cli.doctor.fixing import fix
+        # DROPPED
 
         fix(machine, lambda: examine(Machine(socket=args.socket), client)[0], yes=args.yes)
     elif args.yes:

@@ -11,7 +11,7 @@ import sys
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import Style, UsageError, clock, emit_json, note, one_line, show
 from fallbackd_client.cli.parsing import add_actions
-from fallbackd_client.cli.settings import add_change_arguments, change
+from fallbackd_client.cli.setup.changes import add_change_arguments, change
 from fallbackd_client.cli.views import now, usage_words
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ import os
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import Style, one_line, show
 from fallbackd_client.cli.parsing import add_actions
-from fallbackd_client.cli.settings import add_change_arguments, change
+from fallbackd_client.cli.setup.changes import add_change_arguments, change
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import sys
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import UsageError, note
 from fallbackd_client.cli.parsing import add_actions
-from fallbackd_client.cli.settings import add_change_arguments
+from fallbackd_client.cli.setup.changes import add_change_arguments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 
 def _install(args: argparse.Namespace) -> int:
-    from fallbackd_client.cli.settings import change
+    from fallbackd_client.cli.setup.changes import change
     from fallbackd_client.mcp.install import CLIENTS
     from fallbackd_client.settings.editing import own_command
 

@@ -9,8 +9,8 @@ import sys
 from contextlib import redirect_stdout
 
 from fallbackd_client.cli import exits
+from fallbackd_client.cli.doctor.daemon import SERVICE, SOCKET, Service, ask_manager
 from fallbackd_client.cli.doctor.findings import Machine
-from fallbackd_client.cli.doctor.service import SERVICE, SOCKET, Service, ask_manager
 from fallbackd_client.cli.output import Style, note, one_line, show
 from fallbackd_client.cli.setup import units
 from fallbackd_client.cli.setup.changes import (

@@ -10,9 +10,9 @@ import tempfile
 from fallbackd_client import __version__
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.commands.service import how_to, install
+from fallbackd_client.cli.doctor.daemon import ask_manager
 from fallbackd_client.cli.doctor.findings import Machine
 from fallbackd_client.cli.doctor.programs import ask_program, variable_of_shell
-from fallbackd_client.cli.doctor.service import ask_manager
 from fallbackd_client.cli.ending import finish, wait_for
 from fallbackd_client.cli.output import note, show, style_of
 from fallbackd_client.cli.setup import units
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fallbackd_client.calls import Json
+    from fallbackd_client.cli.doctor.daemon import Service
     from fallbackd_client.cli.doctor.programs import Program
-    from fallbackd_client.cli.doctor.service import Service
     from fallbackd_client.cli.output import Style
     from fallbackd_client.cli.setup.changes import Change
     from fallbackd_client.client import Client

@@ -1,4 +1,4 @@
-"""`share`: health that machines have in common."""
+"""`share` and `notify`: what leaves this machine, shown and tested."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _ACTIONS = {
 }
 
 
-def register(parser: argparse.ArgumentParser) -> None:
+def register_share(parser: argparse.ArgumentParser) -> None:
     add_actions(parser, _ACTIONS, default="status")
 
 
-def run(args: argparse.Namespace, client: Client) -> int:
+def run_share(args: argparse.Namespace, client: Client) -> int:
     if args.action == "test":
         found = client.call("share.test", {})
         show(args, found, steps_view)
@@ -118,3 +118,26 @@ def steps_view(found: dict[str, Json], style: Style) -> str:
         for one in found.get("steps") or []
     ]
     return table(["STEP", "RESULT", "TOOK", "FOUND"], rows, style) if rows else NOT_SHARED
+
+
+_NOTIFY_LIMIT_S = 90.0
+
+
+def register_notify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["test"], help="send a notification now")
+
+
+def run_notify(args: argparse.Namespace, client: Client) -> int:
+    found = client.call("notify.test", {}, timeout_s=_NOTIFY_LIMIT_S)
+    show(args, found, notify_view)
+    return exits.OK if all(one.get("ok") for one in found["deliveries"]) else exits.FAILED
+
+
+def notify_view(found: dict[str, Json], style: Style) -> str:
+    return "\n".join(
+        style.paint(
+            f"{one_line(one.get('way'))}: {one_line(one.get('detail'))}",
+            "green" if one.get("ok") else "red",
+        )
+        for one in found["deliveries"]
+    )

@@ -9,10 +9,10 @@ import sys
 import time
 
 from fallbackd_client import __version__
+from fallbackd_client.cli.doctor.daemon import SERVICE, SOCKET
 from fallbackd_client.cli.doctor.findings import user_name
 from fallbackd_client.cli.doctor.places import lock_holder
 from fallbackd_client.cli.doctor.programs import env_values
-from fallbackd_client.cli.doctor.service import SERVICE, SOCKET
 from fallbackd_client.cli.setup.changes import (
     Change,
     NotMade,
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from fallbackd_client.calls import Json
+    from fallbackd_client.cli.doctor.daemon import Service
     from fallbackd_client.cli.doctor.findings import Machine
     from fallbackd_client.cli.doctor.programs import Program
-    from fallbackd_client.cli.doctor.service import Service
     from fallbackd_client.client import Client
 
 _SYSTEMCTL = ("systemctl", "--user")

@@ -275,7 +275,7 @@ def test_a_directory_that_is_gone_is_usage(
     def gone() -> str:
         raise FileNotFoundError
 
-    monkeypatch.setattr("fallbackd_client.cli.commands.delegate.os.getcwd", gone)
+    monkeypatch.setattr("fallbackd_client.cli.commands.work.os.getcwd", gone)
     ran = run_cli(["delegate", "x"], answers(DONE))
     assert ran.code == 2
     assert "--cwd" in ran.err
@@ -294,7 +294,7 @@ def test_an_error_before_a_delegation_exists(run_cli: RunCli, code: int, exit_co
 
 
 def test_a_directory_whose_name_is_not_utf8_is_usage() -> None:
-    from fallbackd_client.cli.commands.delegate import _cwd
+    from fallbackd_client.cli.commands.work import _cwd
     from fallbackd_client.cli.output import UsageError
 
     with pytest.raises(UsageError, match=r"caf\\xe9.*is not UTF-8.*--cwd"):

@@ -10,11 +10,12 @@ from tests.support.agents import program
 from fallbackd.config.profiles import known_programs
 from fallbackd_client import __version__
 from fallbackd_client.cli.doctor.daemon import (
+    START,
+    Service,
     look_at_daemon,
     look_at_file,
     look_at_silence,
 )
-from fallbackd_client.cli.doctor.service import START, Service
 from fallbackd_client.errors import NoDaemon
 
 HAND = Service()

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.client.cli.doctor.scene import Home
 
+from fallbackd_client.cli.commands.doctor import fix
 from fallbackd_client.cli.doctor.findings import ERROR, NOTE, WARNING, Finding
-from fallbackd_client.cli.doctor.fixing import fix
 
 
 def test_each_command_runs_once_and_one_may_fix_several(

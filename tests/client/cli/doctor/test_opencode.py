@@ -10,9 +10,8 @@ from tests.support.agents import program
 
 from fallbackd.config.profiles import known_programs
 from fallbackd_client import __version__
-from fallbackd_client.cli.doctor.daemon import look_at_daemon
+from fallbackd_client.cli.doctor.daemon import Service, look_at_daemon
 from fallbackd_client.cli.doctor.programs import look_at_opencode
-from fallbackd_client.cli.doctor.service import Service
 from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
 
 

@@ -4,7 +4,7 @@ import pytest
 from tests.client.cli.doctor.scene import Home, told
 from tests.support.agents import program
 
-from fallbackd_client.cli.doctor.service import ask_manager, look_at_service
+from fallbackd_client.cli.doctor.daemon import ask_manager, look_at_service
 
 LOGIN_UID = 1234
 """No user of the system, whoever runs this test."""

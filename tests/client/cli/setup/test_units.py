@@ -9,8 +9,8 @@ from tests.client.cli.doctor.scene import Home
 from tests.support.agents import program
 
 from fallbackd_client import __version__
+from fallbackd_client.cli.doctor.daemon import Service, ask_manager
 from fallbackd_client.cli.doctor.programs import programs_of
-from fallbackd_client.cli.doctor.service import Service, ask_manager
 from fallbackd_client.cli.setup.changes import Change, NotMade, file_change, write
 from fallbackd_client.cli.setup.starter import completion_changes, config_changes, starter_text
 from fallbackd_client.cli.setup.units import (

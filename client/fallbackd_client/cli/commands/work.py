@@ -1,4 +1,4 @@
-"""`delegate`: run a prompt, wait for the answer, print it."""
+"""`delegate`, `reply`, `retry`, `wait` and `cancel`: run a prompt, follow it, stop it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import select
 import stat
 import sys
 
-from fallbackd_client.cli import exits
+from fallbackd_client.cli import exits, ids
 from fallbackd_client.cli.ending import begun, finish, see_through
-from fallbackd_client.cli.output import UsageError, note
+from fallbackd_client.cli.output import UsageError, note, show
 from fallbackd_client.cli.parsing import duration_s, limit_s, wait_for_flag
 from fallbackd_client.errors import NoDaemon
 from fallbackd_client.wire.framing import MAX_LINE_BYTES
@@ -24,7 +24,7 @@ FIRST_BYTE_S = 3.0
 """How long a pipe may be silent before the prompt is sent without it."""
 
 
-def register(parser: argparse.ArgumentParser) -> None:
+def register_delegate(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     prompt_argument(parser)
     add("--backend", metavar="B", help="backend to try first")
@@ -92,8 +92,8 @@ def register(parser: argparse.ArgumentParser) -> None:
     add("--start", action="store_true", help="start fallbackd where it does not run")
 
 
-def run(args: argparse.Namespace, client: Client) -> int:
-    params = _params(args)
+def run_delegate(args: argparse.Namespace, client: Client) -> int:
+    params = _delegate_params(args)
     finished = params["wait"] == "finished"
     if finished:  # accepted first, so that its id is known while it runs
         params["wait"] = "accepted"
@@ -123,7 +123,7 @@ def _has_started(args: argparse.Namespace, client: Client) -> bool:
     return asking.agree("fallbackd is not running. Start it?") and start(args, client)
 
 
-def _params(args: argparse.Namespace) -> dict[str, Json]:
+def _delegate_params(args: argparse.Namespace) -> dict[str, Json]:
     given: dict[str, Json] = {
         "prompt": prompt_of(args.prompt),
         "backend": args.backend,
@@ -252,3 +252,57 @@ def _env(arguments: list[str] | None) -> dict[str, str] | None:
             raise UsageError(f"--env takes NAME=VALUE, not {argument!r}")
         env[name] = value
     return env
+
+
+def register_reply(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
+    prompt_argument(parser)
+    wait_for_flag(parser)
+
+
+def run_reply(args: argparse.Namespace, client: Client) -> int:
+    params = {
+        "delegation": args.delegation,
+        "prompt": prompt_of(args.prompt),
+        "request_id": os.urandom(16).hex(),
+    }
+    found = begun(client, "delegation.reply", params)
+    return exits.INTERRUPTED if found is None else see_through(args, client, found)
+
+
+def register_retry(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
+    wait_for_flag(parser)
+
+
+def run_retry(args: argparse.Namespace, client: Client) -> int:
+    params = {"delegation": args.delegation, "request_id": os.urandom(16).hex()}
+    found = begun(client, "delegation.retry", params)
+    return exits.INTERRUPTED if found is None else see_through(args, client, found)
+
+
+def register_wait(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
+    wait_for_flag(parser)
+    parser.add_argument("--timeout", dest="wait_s", type=duration_s, help=argparse.SUPPRESS)
+
+
+def run_wait(args: argparse.Namespace, client: Client) -> int:
+    return see_through(args, client, client.call("delegation.get", {"delegation": args.delegation}))
+
+
+def register_cancel(parser: argparse.ArgumentParser) -> None:
+    one = parser.add_mutually_exclusive_group(required=True)
+    one.add_argument("delegation", metavar="DELEGATION", nargs="?", help=ids.HELP)
+    one.add_argument("--request-id", metavar="ID", help="the idempotency key that began it")
+    one.add_argument("--session", metavar="NAME", help="everything unfinished in this session")
+
+
+def run_cancel(args: argparse.Namespace, client: Client) -> int:
+    """Done also where it had ended before: what was asked for is so."""
+    named = {name: getattr(args, name) for name in ("delegation", "request_id", "session")}
+    found = client.call(
+        "delegation.cancel", {name: value for name, value in named.items() if value is not None}
+    )
+    show(args, found, lambda one, style: f"{one.get('delegation')} {one.get('state')}")
+    return exits.OK
