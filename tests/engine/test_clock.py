@@ -317,7 +317,7 @@ async def test_ended_work_leaves_nothing_behind_in_the_engine(tmp_path: Path) ->
             await work(engine, backend="a", timeout_s=1000)
         assert engine.snapshot().active == {}
         assert engine._held == {}
-        assert engine._live == {}
+        assert engine._running._live == {}
         assert engine._wakes._current == {}
         assert runs_of(tmp_path, "a") == 0
 

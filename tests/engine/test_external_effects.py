@@ -7,6 +7,7 @@ import pytest
 from tests.support.running_engine import Ear, agent, ended, engine_in, settings, tried
 from tests.support.scripts import says, script
 
+from fallbackd.engine import feedback
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.requests import NewWork
 
@@ -37,8 +38,8 @@ async def test_a_person_is_asked_and_the_next_agent_is_told(tmp_path: Path) -> N
         asked = await engine.delegation(begun.delegation)
         assert (asked.state, tried(asked)) == ("awaiting_answer", [("codex", "usage_limit")])
         assert (asked.attempts[0].effects, asked.attempts[0].outside) == ("external", ("git push",))
-        [question] = await engine.questions()
-        await engine.answer(question.question, choice="use:b", note=None, uid=1, pid=2)
+        [question] = await feedback.questions(engine)
+        await feedback.answer(engine, question.question, choice="use:b", note=None, uid=1, pid=2)
         done = await ended(engine, begun)
         text = await engine.text(done) or ""
     assert tried(done) == [("codex", "usage_limit"), ("b", None)]
@@ -55,11 +56,11 @@ async def test_a_push_that_was_cut_off_may_or_may_not_be_done(tmp_path: Path) ->
         ear = Ear(engine)
         begun = await engine.delegate(NewWork(prompt="release it", backend="codex"))
         await ear.hears("question.opened")
-        [question] = await engine.questions()
+        [question] = await feedback.questions(engine)
         assert "git push, which may or may not be done" in question.text
         asked = await engine.delegation(begun.delegation)
         assert (asked.attempts[0].outside, asked.attempts[0].unfinished) == (("git push",),) * 2
-        await engine.answer(question.question, choice="use:b", note=None, uid=1, pid=2)
+        await feedback.answer(engine, question.question, choice="use:b", note=None, uid=1, pid=2)
         text = await engine.text(await ended(engine, begun)) or ""
     assert "must not be done twice" not in text
     assert "may or may not be done: git push. Find out before you do it." in text

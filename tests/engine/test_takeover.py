@@ -20,8 +20,8 @@ from fallbackd.core.effects import WakeAt
 from fallbackd.core.events import AttemptStarted, Event
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Handoff
+from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings
-from fallbackd.engine.loop import Performer
 from fallbackd.engine.requests import NewWork
 from fallbackd.engine.runs import MadeFile, Runs
 from fallbackd.engine.takeover import asked_by, up_to
@@ -166,15 +166,15 @@ async def test_a_daemon_that_takes_an_attempt_up_knows_how_it_was_given_the_past
     wait = 'while [ ! -e "$PLACE/go" ]; do sleep 0.02; done'
     environ = programs(tmp_path, resumed=wait)
     config = both()
-    engine_handle = Performer.handle
+    engine_handle = Engine.handle
 
-    async def handle(self: Performer, event: Event, **more: Any) -> object:
+    async def handle(self: Engine, event: Event, **more: Any) -> object:
         is_start = isinstance(event, AttemptStarted) and event.carried is not None
         return None if is_start else await engine_handle(self, event, **more)
 
     async with engine_in(tmp_path, config, environ=environ, store="sqlite", leaves=True) as first:
         await work(first, "one", backend="codex", session="s")
-        monkeypatch.setattr(Performer, "handle", handle)
+        monkeypatch.setattr(Engine, "handle", handle)
         begun = await first.delegate(NewWork(prompt="two", backend="claude", session="s"))
         argv = tmp_path / "programs" / "argv"
         await until(argv.exists)

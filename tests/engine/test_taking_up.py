@@ -195,7 +195,9 @@ async def test_whatever_keeps_an_attempt_from_being_found_again_starts_nothing_b
         directory.touch()
     async with engine_in(tmp_path, config, store="sqlite") as second:
         if replaced == "records" and damage is not None:
-            await until(lambda: any(live.running is not None for live in second._live.values()))
+            await until(
+                lambda: any(live.running is not None for live in second._running._live.values())
+            )
             go(tmp_path)
             done = await ended(second, name)
             assert tried(done) == [("a", None)]
@@ -222,7 +224,9 @@ async def test_while_the_machine_runs_short_it_is_found_again_as_soon_as_there_i
         return await second.world.transports.command.attach(**named)
 
     async with engine_in(tmp_path, config, store="sqlite", attach=attach) as second:
-        await until(lambda: any(live.running is not None for live in second._live.values()))
+        await until(
+            lambda: any(live.running is not None for live in second._running._live.values())
+        )
         go(tmp_path)
         assert tried(await ended(second, name)) == [("a", None)]
     assert runs_of(tmp_path, "a") == 1
@@ -306,7 +310,7 @@ async def test_what_was_being_stopped_is_stopped(tmp_path: Path) -> None:
     async with engine_in(tmp_path, config, store="sqlite", leaves=True) as first:
         name = await begun(first, tmp_path)
         pid = await read_pid(tmp_path / "a.pid")
-        for live in first._live.values():
+        for live in first._running._live.values():
             live.stop = lambda _: None  # type: ignore[method-assign]
         first.tasks.start_soon(first.cancel, name)  # type: ignore[union-attr, arg-type]
         await until(lambda: first.snapshot().active[name].attempts[0].state == "stopping")  # type: ignore[index]
@@ -373,7 +377,7 @@ async def test_an_agent_that_slept_with_the_machine_was_not_silent(
     config = settings(gated(tmp_path, stall_s=100.0), other(tmp_path))
     async with engine_in(tmp_path, config, clock=clock) as engine:
         name = await begun(engine, tmp_path)
-        await until(lambda: all(one.watch.last_output_at for one in engine._live.values()))
+        await until(lambda: all(one.watch.last_output_at for one in engine._running._live.values()))
         (clock.sleep if is_asleep else clock.advance)(3600)
         await engine.look_at_clock()
         if is_asleep:
@@ -408,7 +412,9 @@ async def test_what_the_caller_set_is_read_back_from_the_attempt(
     async with engine_in(tmp_path, config, store="sqlite", leaves=True) as first:
         name = await begun(first, tmp_path, env={"WORD": "hush"})
     async with engine_in(tmp_path, config, store="sqlite") as second:
-        await until(lambda: any(live.running is not None for live in second._live.values()))
+        await until(
+            lambda: any(live.running is not None for live in second._running._live.values())
+        )
         go(tmp_path, "echo 'rate limit reached' >&2; exit 75")
         done = await ended(second, name)
         if is_known:

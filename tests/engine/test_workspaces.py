@@ -70,7 +70,9 @@ async def test_a_move_to_the_next_backend_starts_nothing_in_another_directory(
     )
     async with engine_in(tmp_path, config) as engine:
         found = await engine.delegate(NewWork(prompt="x", backend="a", cwd=str(tmp_path / "tree")))
-        await until(lambda: all(live.running is not None for live in engine._live.values()))
+        await until(
+            lambda: all(live.running is not None for live in engine._running._live.values())
+        )
         (tmp_path / "tree").rename(tmp_path / "moved")
         (tmp_path / "tree").mkdir()
         (tmp_path / "go").touch()

@@ -62,7 +62,7 @@ async def hold_quiet(stage: Stage, callers: Callers) -> None:
         laws.require(not is_leased(record, now=now), f"the trial of {scope} was never given back")
     seen = [one.seq for one in await store.journal(after_seq=0, limit=100_000)]
     laws.require(seen == list(range(1, store.last_seq + 1)), "the journal has holes")
-    laws.require(not engine._held and not engine._live, "the engine holds what is over")
+    laws.require(not engine._held and not engine._running._live, "the engine holds what is over")
     laws.require(not engine._wakes._current, f"wakes are left: {engine._wakes._current}")
 
 

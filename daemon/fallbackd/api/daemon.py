@@ -16,6 +16,7 @@ from fallbackd.api.usage import MAX_DELEGATIONS
 from fallbackd.backends.toolchains import TOOLCHAINS
 from fallbackd.config.profiles import known_programs
 from fallbackd.core.records import Delegation
+from fallbackd.engine import feedback
 from fallbackd.engine.credentials import kept_back
 from fallbackd.engine.requests import Draining
 from fallbackd.lib.directories import places
@@ -166,7 +167,7 @@ async def status(engine: "Engine", params: StatusParams, caller: Caller) -> Stat
         ),
         questions=tuple(
             shapes.question(each)
-            for each in await engine.questions(session=params.session)
+            for each in await feedback.questions(engine, session=params.session)
             if caller.authority.is_person
         ),
         session=None if one is None else shapes.session(one),

@@ -14,6 +14,7 @@ from fallbackd.core import records
 from fallbackd.core.authority import Authority, by_default
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.questions import delegation_asking
+from fallbackd.engine import feedback
 from fallbackd.engine.requests import NewWork
 from fallbackd.lib.alike import alike
 from fallbackd.ports.store import Selection
@@ -333,8 +334,11 @@ async def delegation_keep(
 async def question_list(
     engine: "Engine", params: QuestionListParams, caller: Caller
 ) -> QuestionListResult:
-    found = await engine.questions(
-        session=params.session, only_open=not params.closed, limit=params.limit or DEFAULT_LIMIT
+    found = await feedback.questions(
+        engine,
+        session=params.session,
+        only_open=not params.closed,
+        limit=params.limit or DEFAULT_LIMIT,
     )
     if not caller.authority.is_person:
         active, begun = engine.snapshot().active, caller.authority.has_begun
@@ -348,7 +352,8 @@ async def question_answer(
     if not caller.authority.is_person and (asking := delegation_asking(params.question)):
         await engine.delegation(asking, caller.authority)
     uid = caller.peer_uid
-    answered = await engine.answer(
+    answered = await feedback.answer(
+        engine,
         params.question,
         choice=params.choice,
         note=params.note,

@@ -1,36 +1,61 @@
-"""What callers can ask of the engine. Each call becomes an event; none decides anything."""
+"""
+The engine: takes an event, lets the store run `decide`, then performs the effects.
 
+It holds what cannot be stored (prompts, waiters, live attempts) and decides nothing. Each call of a
+caller becomes an event, and whatever an effect starts comes back as one.
+"""
+
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, assert_never
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import structlog
+from anyio.abc import TaskGroup
 from msgspec import structs
 
 from fallbackd.core.authority import PERSON, Authority, as_given, is_below_all
 from fallbackd.core.changes import Decision, Note, PutDelegation, PutStory
+from fallbackd.core.effects import (
+    Answer,
+    AskPerson,
+    Effect,
+    Export,
+    GoOn,
+    OpenWindow,
+    StartAttempt,
+    StopAttempt,
+    WakeAt,
+    WakeWaiting,
+)
 from fallbackd.core.events import (
     CancelRequested,
+    ClockStepped,
     ConfigReloaded,
     DelegateRequested,
     Event,
-    QuestionAnswered,
+    KeepRequested,
+    RecordsFound,
+    Resumed,
     SessionCompacted,
     SessionEnded,
 )
-from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId, SessionId
-from fallbackd.core.protocol import Usage
-from fallbackd.core.questions import Question, delegation_asking
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
-from fallbackd.core.watch import worse
-from fallbackd.engine import admission, logs
+from fallbackd.engine import admission, judging
 from fallbackd.engine.admission import Directory, admit, digest, directory_of
-from fallbackd.engine.environment import Settings
-from fallbackd.engine.live import Held
-from fallbackd.engine.logs import find_attempt, no_log, read_part
-from fallbackd.engine.loop import Performer
+from fallbackd.engine.attempts import RunningAttempts
+from fallbackd.engine.environment import Settings, World
+from fallbackd.engine.exchanges import Exchanges, Plans
+from fallbackd.engine.live import Audience, Held, Listener, LiveAttempt, Progress, Texts
+from fallbackd.engine.logs import find_attempt, no_log, parser_of, read_part
+from fallbackd.engine.loop import KEPT_FIRST, Committing, keys_of
+from fallbackd.engine.peers import SharingPeers
+from fallbackd.engine.probing import Ladder
+from fallbackd.engine.readiness import Readiness
+from fallbackd.engine.repairing import KnownRepairs
 from fallbackd.engine.requests import (
     Draining,
     Invalid,
@@ -42,71 +67,364 @@ from fallbackd.engine.requests import (
     Unknown,
     Withdrawn,
 )
-from fallbackd.engine.runs import KeptAnswer
+from fallbackd.engine.runs import (
+    KeptAnswer,
+    Names,
+    Runs,
+    end_strays,
+    later_records,
+    list_directories,
+    tidy,
+)
+from fallbackd.engine.timers import Attendance, Wakes, Waking
+from fallbackd.engine.workspaces import Planted, Workspaces, why_not_there
+from fallbackd.lib.directories import identities
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.store import ALL, Selection, Store, StoreUnwritable
-
-MAX_SEARCHED = 1000
-"""Of the delegations, the newest: where questions that are closed are looked for."""
-
-
-class AskedHost(Protocol):
-    async def handle(self, event: Event) -> Decision: ...
-
-
-async def answer(
-    host: AskedHost, question: str, *, choice: str, note: str | None, **by: Any
-) -> Question:
-    """
-    Take what a person has chosen. Returns the question as it is on record now.
-
-    Args:
-        by: `uid`, `pid` and `attempt` of `QuestionAnswered`.
-
-    Raises:
-        Unknown, Refused: There is no such question, no such choice, or it is closed.
-        Draining: The answer cannot be kept.
-    """
-    delegation = delegation_asking(question)
-    if delegation is None:
-        raise Unknown(f"no question {question!r}; see `fallbackd-client questions`")
-    event = QuestionAnswered(
-        question=question, delegation=delegation, choice=choice, note=note, **by
-    )
-    try:
-        decision = await host.handle(event)
-    except StoreUnwritable as error:
-        raise Draining(f"the answer is not taken: {error}", kind="store_unwritable") from error
-    if decision.rejection is not None:
-        raise Refused(decision.rejection)
-    assert isinstance(decision.answer, Question)
-    return decision.answer
-
-
-async def questions(
-    store: Store, *, session: str | None, only_open: bool, limit: int
-) -> Sequence[Question]:
-    """Newest first."""
-    name = None if session is None else SessionId(session)
-    found: Sequence[Delegation] = tuple(store.peek().active.values())
-    if not only_open:
-        found = await store.delegations(Selection(session=name), limit=MAX_SEARCHED)
-    listed = [
-        one
-        for delegation in found
-        if name in (None, delegation.session)
-        for one in delegation.questions
-        if one.is_open or not only_open
-    ]
-    return sorted(listed, key=lambda one: (-one.opened_at, one.question))[:limit]
-
+from fallbackd.ports.clock import Clock
+from fallbackd.ports.store import ALL, Outlives, Selection, Store, StoreUnwritable
 
 WITH_DAEMON = "stopped with the daemon"
 MAX_WITHDRAWN = 1000
 log = structlog.get_logger("engine")
 
 
-class Engine(Performer):
+class Engine:
+    def __init__(self, store: Store, clock: Clock, settings: Settings, world: World) -> None:
+        self.store = store
+        self.clock = clock
+        self.settings = settings
+        self.world = world
+        self.runs = Runs(world.runs_root)
+        self.readiness = Readiness(self)
+        self.ladder = Ladder(self)
+        self.workspaces = Workspaces()
+        self.attendance = Attendance(self._orphan_s, self._abandon)
+        self.attaching = anyio.Lock()
+        self.beginning = self.admitting = 0
+        self.started_at = clock.now()
+        self.last_tick_at: float | None = None
+        self.on_export: Callable[[], None] = lambda: None
+        self.peers: SharingPeers | None = None
+        """Who shares health with other machines."""
+        self.clock_facts: Callable[[], tuple[tuple[str, str], ...]] = lambda: ()
+        """Kept with the records when they move with a clock that was set: they move once."""
+        self._held: dict[DelegationId, Held] = {}
+        self._running = RunningAttempts(self)
+        self._audience = Audience()
+        self._committing = Committing(self, self._audience)
+        self._withdrawn: OrderedDict[str | None, None] = OrderedDict()
+        """Ids of requests that were cancelled before they came. Oldest first."""
+        self.exchanges = Exchanges()
+        self.texts = Texts()
+        self.repairs = KnownRepairs()
+        self.planted = Planted(self.runs, world.kinds, home=world.home)
+        self.plans = Plans()
+        self._draining = False
+        self._obstacles: dict[str, str] = {}
+        """Why no new work is taken now, by kind."""
+        self.waking = Waking(self)
+        self._wakes = Wakes(clock, self.waking.wake)
+        self.tasks: TaskGroup | None = None
+        """None: it does not serve. What is decided then is left to the next process."""
+        self.stopping: list[DelegationId] | None = None
+        """Unfinished work that is being stopped with the daemon. All other begins with the next."""
+        self._freed = anyio.Event()
+        self.strays_ended = anyio.Event()
+        self.shifted_s = 0.0
+        """By how much the clock was set since the start, in sum."""
+
+    # --- life ------------------------------------------------------------------------------
+
+    async def run(self, *, ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until cancelled. `ready` is called once work can be taken."""
+        before = await anyio.to_thread.run_sync(list_directories, self.runs.root)
+        try:
+            async with anyio.create_task_group() as tasks:
+                self.tasks = tasks
+                self.attendance.serve(tasks)
+                await self._restore(before)
+                active = self.store.peek().active
+                tasks.start_soon(
+                    self._end_strays, before, {name: len(active[name].attempts) for name in active}
+                )
+                await self._resume()
+                tasks.start_soon(self._wakes.run)
+                await self.readiness.look(self.settings.policy.backends)
+                ready()
+                await tidy(self.runs, self.store, before, lambda: self.store.peek().active)
+                await judging.be_ready()
+                await anyio.sleep_forever()
+        finally:
+            self.tasks = None
+            self.workspaces.release_all()
+
+    async def _restore(self, before: Names) -> None:
+        """Take over what run directories know and the records do not: those are lost, or older."""
+        known = self.store.peek().active
+        unknown = await self.store.unknown(before)
+        found = await anyio.to_thread.run_sync(later_records, self.runs, known, unknown)
+        for records in found:
+            await self.handle(RecordsFound(records=records))
+        if found:
+            log.warning("records.restored", delegations=sum(map(len, found)))
+
+    async def _end_strays(self, before: Names, active: Mapping[DelegationId, int]) -> None:
+        left = await end_strays(self.runs, before, active, self.world.end_leftover)
+        if left:
+            self.hold_work(
+                "stray",
+                "attempts that no record knows of could not be stopped: "
+                + ", ".join(left)
+                + "; end their processes, then start the daemon again",
+            )
+        self.strays_ended.set()
+
+    async def _resume(self) -> None:
+        """Go on with what an earlier run has left unfinished."""
+        left = list(self.store.peek().active.values())
+        for one in left:
+            prompt = await anyio.to_thread.run_sync(self.runs.take_up, one.delegation)
+            self._held[one.delegation] = Held(prompt, {}, missing=one.env_names)
+        for one in left:
+            log.info("delegation.resumed", delegation=one.delegation, session=one.session)
+            hit("delegation.resumed")
+            await self.handle(
+                Resumed(
+                    delegation=one.delegation,
+                    attempt=None if one.running is None else one.running.attempt,
+                    boot=self.world.boot_id,
+                    cwd_ids=identities(one.cwd) if one.cwd else (),
+                    luck=self.world.luck(),
+                )
+            )
+            if (found := self.store.peek().active.get(one.delegation)) is not None:
+                self.workspaces.hold(found)
+                self.attendance.watch(one.delegation)
+        await self.waking.fill_places()
+
+    def drain(self) -> None:
+        """Stop accepting work and let running work finish."""
+        self._draining = True
+        self._tell_freed()
+
+    async def undrain(self) -> None:
+        """New work again, and what was queued meanwhile."""
+        self._draining = False
+        await self.waking.wake_waiting()
+
+    def hold_work(self, kind: str, why: str | None) -> None:
+        """Accept no work for this reason, until it is None; running work continues."""
+        if why is None:
+            self._obstacles.pop(kind, None)
+        else:
+            self._obstacles[kind] = why
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining
+
+    # --- the loop --------------------------------------------------------------------------
+
+    async def handle(self, event: Event, *, outlives: Outlives = "machine") -> Decision:
+        """
+        Decide on one event, make the changes durable, then act.
+
+        Args:
+            outlives: `nothing`: of a call that ends with this process, and leads to no effect that
+                another process would see.
+
+        Raises:
+            StoreUnwritable: Only of `KEPT_FIRST`: nothing was kept and nothing done.
+        """
+        if outlives == "nothing":
+            await self.follow_clock()
+            now_decided = self._committing.transact_now(keys_of(event, self.store.peek()), event)
+            if now_decided is not None:
+                self._follow(now_decided, shifted_s=self.shifted_s)
+                return now_decided
+        # A caller that goes away must not part what is kept from what is done.
+        with anyio.CancelScope(shield=True):
+            await self.follow_clock()
+            shifted_s = self.shifted_s
+            keys = keys_of(event, self.store.peek())
+            try:
+                decision = await self._committing.decided(keys, event, outlives=outlives)
+            except StoreUnwritable as error:
+                if isinstance(event, KEPT_FIRST):
+                    raise
+                # What it is about has ended, and cannot be read back from the disk: no news.
+                log.error("event.lost", event_type=type(event).__name__, problem=str(error))
+                return Decision()
+            self._follow(decision, shifted_s=shifted_s)
+        return decision
+
+    def _follow(self, decision: Decision, *, shifted_s: float) -> None:
+        """Do what was decided at a clock shifted by so much: it may have been set since."""
+        hit("event.kept")
+        for change in decision.changes:
+            if isinstance(change, PutDelegation):
+                self._note(change.delegation)
+        for effect in decision.effects:
+            if isinstance(effect, WakeAt):
+                effect = structs.replace(effect, at=effect.at + self.shifted_s - shifted_s)
+            self._perform(effect)
+        hit("event.done")
+
+    def _note(self, record: Delegation) -> None:
+        held, now = self._held.get(record.delegation), (len(record.attempts), record.is_ended)
+        if held is not None and now > held.noted:
+            held.noted = now
+            self.runs.note_record(record)
+            hit("run.record")
+
+    async def look_at_clock(self) -> None:
+        """After the machine was suspended, or the clock was set: do now what is due now."""
+        with anyio.CancelScope(shield=True):
+            await self.follow_clock()
+        self._wakes.look()
+
+    def _follow_sleep(self) -> None:
+        """An agent that was suspended with the machine was not silent meanwhile."""
+        by_s = self.clock.slept()
+        if by_s > 0.0:
+            log.info("machine.slept", for_s=round(by_s, 1))
+            self._running.shift(by_s)
+
+    async def follow_clock(self) -> None:
+        """Let everything move with the clock, where it was set."""
+        self._follow_sleep()
+        by_s = self.clock.step()
+        if by_s == 0.0:
+            return
+        log.warning("clock.stepped", by_s=round(by_s, 1))
+        # Before any other task runs: what comes from now on is seen by the new clock.
+        self.shifted_s += by_s
+        self._wakes.shift(by_s)
+        self.started_at += by_s
+        self.exchanges.shift(by_s)
+        self._running.shift(by_s)
+        stepped = ClockStepped(by_s=by_s, facts=self.clock_facts())
+        with anyio.CancelScope(shield=True):
+            await self._committing.transact(Keys(), stepped)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case StartAttempt():
+                hit("effect.start_attempt")
+                is_over = self.stopping is not None and effect.delegation not in self.stopping
+                if self.tasks is not None and not is_over:
+                    self._running.start(effect, self.tasks)
+            case StopAttempt():
+                hit("effect.stop_attempt")
+                self._running.stop(effect)
+            case Answer():
+                hit("effect.answer")
+                self._answer(effect.delegation)
+            case AskPerson():
+                self._let_go(effect.delegation)
+            case GoOn():
+                self._hold_again(effect.delegation)
+            case WakeAt():
+                hit("effect.wake_at")
+                if effect.delegation in self._held:
+                    self._wakes.set(effect)
+            case WakeWaiting():
+                hit("effect.wake_waiting")
+                if self.tasks is not None:
+                    self.tasks.start_soon(self.waking.wake_waiting)
+            case OpenWindow():
+                self.world.open_window(effect.delegation, effect.most)
+            case Export():
+                hit("effect.export")
+                self.on_export()
+            case _:
+                assert_never(effect)
+
+    def _hold_again(self, name: DelegationId) -> None:
+        if (asked := self._held.get(name)) is not None:
+            asked.finished = anyio.Event()
+
+    def held(self, delegation: DelegationId) -> Held | None:
+        """What is kept in memory of unfinished work."""
+        return self._held.get(delegation)
+
+    def is_held(self, delegation: DelegationId) -> bool:
+        """It is unfinished."""
+        return delegation in self._held
+
+    def live(self, attempt: AttemptId) -> LiveAttempt | None:
+        return self._running.get(attempt)
+
+    def beginnings(self) -> int:
+        """Attempts that will need descriptors and have none yet."""
+        return self.admitting + self._running.unopened()
+
+    def is_following(self) -> bool:
+        return self._running.is_following()
+
+    async def follow_workspaces(self) -> None:
+        """Directories of unfinished work may have been renamed: see where they are now."""
+        for event in self.workspaces.moved():
+            await self.handle(event)
+
+    def why_not_there(self, delegation: Delegation) -> str | None:
+        """Why nothing may be started in its directory; None: it may."""
+        return why_not_there(delegation, self.store.peek(), self.settings.policy)
+
+    def recall(self, delegation: DelegationId, pid: int | None) -> None:
+        """Read the caller's variables back from the process of a re-attached attempt."""
+        held = self._held.get(delegation)
+        if held is None or pid is None or not held.missing:
+            return
+        held.env.update(self.world.variables_of(pid, held.missing))
+        held.missing = tuple(name for name in held.missing if name not in held.env)
+
+    def _let_go(self, delegation: DelegationId) -> None:
+        """Give the open question to every caller that waits for the end."""
+        held = self._held.get(delegation)
+        if held is not None:
+            held.finish()
+        self._tell_freed()
+
+    def _answer(self, delegation: DelegationId) -> None:
+        held = self._held.pop(delegation, None)
+        self._wakes.forget(delegation)
+        self.attendance.forget(delegation)
+        self.workspaces.release(delegation)
+        self.runs.drop_reserve(delegation)
+        if held is not None:
+            held.finish()
+        self._tell_freed()
+
+    async def keep(self, delegation: DelegationId) -> None:
+        """Let it outlive its callers, from now on."""
+        await self.handle(KeepRequested(delegation=delegation))
+
+    def _orphan_s(self, delegation: DelegationId) -> float | None:
+        found = self.store.peek().active.get(delegation)
+        return None if found is None else found.orphan_s
+
+    async def _abandon(self, delegation: DelegationId, why: str) -> None:
+        log.info("delegation.abandoned", delegation=delegation)
+        await self.handle(CancelRequested(delegation=delegation, why=why))
+
+    def _tell_freed(self) -> None:
+        """Let everything that waits for a place, or for the end of all work, look again."""
+        self._freed.set()
+        self._freed = anyio.Event()
+
+    # --- telling ---------------------------------------------------------------------------
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Hear of every commit, at once and in order. Returns how to stop hearing."""
+        return self._audience.add(listener)
+
+    def progress(self, progress: Progress) -> None:
+        held = self._held.get(DelegationId(progress.delegation))
+        if held is not None:
+            held.settled.set()
+        self._audience.tell(progress)
+
     # --- work ------------------------------------------------------------------------------
 
     def authority_of(self, attempts: tuple[str, ...] | None) -> Authority:
@@ -401,21 +719,8 @@ class Engine(Performer):
     def as_seen(self, found: Delegation) -> Delegation:
         """With what its running attempt shows, of which the record knows nothing yet."""
         running = found.running
-        live = None if running is None else self._live.get(running.attempt)
-        if running is None or live is None:
-            return found
-        watch = live.watch
-        effects = worse(running.effects, watch.effects)
-        seen = structs.replace(
-            running, effects=effects, outside=watch.outside, unfinished=watch.unfinished
-        )
-        return structs.replace(
-            found,
-            attempts=tuple(seen if one is running else one for one in found.attempts),
-            phase=watch.phase,
-            last_activity_at=watch.last_output_at or found.last_activity_at,
-            usage=found.usage if watch.usage == Usage() else watch.usage,
-        )
+        live = None if running is None else self._running.get(running.attempt)
+        return found if live is None else live.as_seen(found)
 
     async def delegations(
         self, wanted: Selection = ALL, *, limit: int = 100
@@ -463,50 +768,14 @@ class Engine(Performer):
         if attempt is None and not found.attempts:
             return no_log(found, offset=offset)
         wanted = found.attempts[-1] if attempt is None else find_attempt(found, attempt)
-        directory = self.runs.attempt_path(wanted.attempt)
-        backend = find_backend(self.settings.policy, wanted.backend)
-        kind = None if backend is None else self.world.kinds.get(backend.kind)
-        options = self.settings.options_of(wanted.backend)
-        if as_text and kind is not None and logs.is_readable(kind, options):
-            return await anyio.to_thread.run_sync(
-                lambda: logs.read_text(
-                    self.world,
-                    wanted,
-                    directory,
-                    kind,
-                    options,
-                    offset=offset,
-                    max_bytes=max_bytes,
-                ),
-                limiter=self.runs.readers,
-            )
+        parser = parser_of(self.settings, self.world, wanted.backend) if as_text else None
         return await read_part(
-            self.world.read_log,
-            wanted,
-            directory,
-            offset=offset,
-            max_bytes=max_bytes,
-            values=self.world.secret_values,
-            limiter=self.runs.readers,
+            self.world, self.runs, wanted, parser, offset=offset, max_bytes=max_bytes
         )
 
     async def story(self, delegation: str) -> Sequence[PutStory]:
         found = await self.delegation(delegation)
         return await self.store.story(found.delegation)
-
-    # --- questions -------------------------------------------------------------------------
-
-    async def answer(self, question: str, *, choice: str, note: str | None, **by: Any) -> Question:
-        """See `asked.answer`."""
-        note = None if note is None else self.world.redact(note)
-        await self.follow_workspaces()
-        return await answer(self, question, choice=choice, note=note, **by)
-
-    async def questions(
-        self, *, session: str | None = None, only_open: bool = True, limit: int = 100
-    ) -> Sequence[Question]:
-        """Newest first."""
-        return await questions(self.store, session=session, only_open=only_open, limit=limit)
 
     # --- sessions, configuration ----------------------------------------------------------------
 
@@ -537,16 +806,7 @@ class Engine(Performer):
     async def set_settings(self, settings: Settings) -> None:
         """Take a new configuration over without touching what runs."""
         old = self.settings
-        # What was seen of opencode servers and projects is not in the file.
-        seen = old.policy
-        policy = structs.replace(
-            settings.policy,
-            served=seen.served,
-            contexts=seen.contexts,
-            projects=seen.projects,
-            windows=seen.windows,
-        )
-        self.settings = settings = structs.replace(settings, policy=policy)
+        self.settings = settings = settings.with_seen(old.policy)
         changed = tuple(
             name
             for name in {**old.policy.backends, **settings.policy.backends}

@@ -7,19 +7,21 @@ daemon has begun is resumed as it is found: running, ended, or never started.
 
 import errno
 from collections.abc import Mapping
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
 import msgspec
 import structlog
+from anyio.abc import TaskGroup
 from msgspec import Struct, structs
 
 from fallbackd.backends.spec import BackendKind, NotConfigured, Options
-from fallbackd.core.effects import StartAttempt
+from fallbackd.core.effects import StartAttempt, StopAttempt
 from fallbackd.core.events import AttemptEnded, AttemptStarted
 from fallbackd.core.failures import Failure, Reason, make_failure
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.ids import AttemptId, BackendId
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
 from fallbackd.core.records import Delegation
@@ -45,7 +47,7 @@ from fallbackd.engine.credentials import (
 )
 from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
-from fallbackd.engine.live import Fingerprint, LiveAttempt, LiveHost, Prepared
+from fallbackd.engine.live import Fingerprint, Held, LiveAttempt, LiveHost, Prepared
 from fallbackd.engine.reading import Reader
 from fallbackd.engine.repairing import Asked, repaired
 from fallbackd.engine.takeover import GivenPast, carried, from_record, on_record, place_of
@@ -53,6 +55,7 @@ from fallbackd.engine.workspaces import in_words, is_left_out, of_kind
 from fallbackd.lib.descriptors import is_shortage
 from fallbackd.lib.directories import expand
 from fallbackd.lib.failpoints import hit
+from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Running, Transport, Unsent
 
 MAX_FILES = 50
@@ -413,6 +416,70 @@ log = structlog.get_logger("attempts")
 ROOM_LOOK_S = 0.2
 ROOM_BOUND_S = 30.0
 """How long one that is to be stopped waits for the descriptors that it takes to stop it."""
+
+
+class RunningHost(LiveHost, Protocol):
+    store: Store
+    strays_ended: anyio.Event
+    """No new attempt is made before it."""
+
+    def held(self, delegation: DelegationId) -> Held | None: ...
+
+
+class RunningAttempts:
+    """The attempts that run now, each in a task of its own."""
+
+    def __init__(self, host: RunningHost) -> None:
+        self._host = host
+        self._live: dict[AttemptId, LiveAttempt] = {}
+
+    def start(self, order: StartAttempt, tasks: TaskGroup) -> None:
+        live = LiveAttempt(order, started_at=self._started_at(order))
+        self._live[order.attempt] = live
+        tasks.start_soon(self._run, live, name=order.attempt)
+
+    def stop(self, order: StopAttempt) -> None:
+        if (found := self._live.get(order.attempt)) is not None:
+            found.stop(order.grace_s)
+
+    def get(self, attempt: AttemptId) -> LiveAttempt | None:
+        return self._live.get(attempt)
+
+    def shift(self, by_s: float) -> None:
+        for live in self._live.values():
+            live.shift(by_s)
+
+    def unopened(self) -> int:
+        """Attempts that will need descriptors and have none yet."""
+        return sum(one.running is None for one in self._live.values())
+
+    def is_following(self) -> bool:
+        return any(one.running is not None for one in self._live.values())
+
+    def _started_at(self, order: StartAttempt) -> float:
+        found = self._host.store.peek().active.get(order.delegation) if order.taken_up else None
+        attempt = None if found is None else found.attempt(order.attempt)
+        return self._host.clock.now() if attempt is None else attempt.started_at
+
+    async def _run(self, live: LiveAttempt) -> None:
+        host, name = self._host, live.order.delegation
+        delegation, held = host.store.peek().active.get(name), host.held(name)
+        try:
+            if delegation is not None and held is not None:
+                backend = find_backend(host.settings.policy, live.order.backend)
+                allowed = () if backend is None else backend.allow_env
+                prepared = Prepared(
+                    prompt=held.prompt,
+                    env={k: v for k, v in held.env.items() if k in allowed},
+                    missing=tuple(name for name in held.missing if name in allowed),
+                    looked=held.looked,
+                    delegation=delegation,
+                )
+                if not live.order.taken_up:
+                    await host.strays_ended.wait()
+                await run_attempt(host, live, prepared)
+        finally:
+            self._live.pop(live.order.attempt, None)
 
 
 async def run_attempt(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> None:

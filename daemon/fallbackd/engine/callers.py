@@ -21,11 +21,11 @@ from fallbackd.engine.requests import Refused
 from fallbackd.ports.store import Outlives
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Performer
+    from fallbackd.engine.api import Engine
 
 
 async def resolve(
-    engine: "Performer",
+    engine: "Engine",
     asked: ResolveRequested,
     *,
     lease: bool = False,
@@ -56,7 +56,7 @@ async def resolve(
 
 
 async def report(
-    engine: "Performer",
+    engine: "Engine",
     seen: Reported,
     *,
     evidence: Evidence | None = None,
@@ -94,7 +94,7 @@ async def report(
     return answer
 
 
-def may_retry(engine: "Performer") -> bool:
+def may_retry(engine: "Engine") -> bool:
     """Whether the host's budget has room for one more call of the same candidate."""
     now = engine.clock.now()
     return retry_budget.may_retry(Case(engine.store.peek(), engine.settings.policy, now=now))
@@ -107,17 +107,17 @@ def _answered(decision: Decision) -> object:
 
 
 async def _families(
-    engine: "Performer", names: tuple[str, ...] | None, authority: Authority
+    engine: "Engine", names: tuple[str, ...] | None, authority: Authority
 ) -> tuple[str, ...] | None:
     return await admission.families(engine.store, engine.settings.policy, names or (), authority)
 
 
-def _minted_lease(engine: "Performer") -> AttemptId:
+def _minted_lease(engine: "Engine") -> AttemptId:
     return AttemptId(f"{LEASE_PREFIX}{engine.world.mint()}")
 
 
 async def _failure(
-    engine: "Performer", evidence: Evidence | None, backend: BackendId, asked: str
+    engine: "Engine", evidence: Evidence | None, backend: BackendId, asked: str
 ) -> Failure:
     found = None
     if evidence is not None:

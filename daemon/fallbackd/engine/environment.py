@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import structlog
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.classify.rules import Rule
@@ -226,6 +226,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Variables that hold a secret of the daemon itself, which are for no program."""
     rules_for: Callable[[str], tuple[Rule, ...]] = lambda _: ()
     """The user's signatures for a kind; they come before the built-in ones."""
+
+    def with_seen(self, seen: Policy) -> "Settings":
+        """The same, with what was seen of opencode servers and projects: it is not in the file."""
+        policy = structs.replace(
+            self.policy,
+            served=seen.served,
+            contexts=seen.contexts,
+            projects=seen.projects,
+            windows=seen.windows,
+        )
+        return structs.replace(self, policy=policy)
 
     def options_of(self, backend: BackendId) -> Options:
         return self.options.get(backend, Options())

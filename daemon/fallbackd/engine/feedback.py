@@ -1,6 +1,6 @@
 """
-Corrections by people: manual overrides of health, wrong verdicts kept as samples, and private
-weights learned from them on top of the shipped ones.
+Words of people: answers to questions, manual overrides of health, wrong verdicts kept as samples,
+and private weights learned from these on top of the shipped ones.
 
 Nothing leaves the machine; training without samples removes the private weights again.
 """
@@ -8,7 +8,7 @@ Nothing leaves the machine; training without samples removes the private weights
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,23 @@ from msgspec import Struct
 from fallbackd.classify.common_rules import COMMON_RULES
 from fallbackd.classify.rules import Rule, linear
 from fallbackd.core.changes import Decision
-from fallbackd.core.events import HealthCleared, HealthMarked, HealthPaused, HealthResumed
+from fallbackd.core.events import (
+    HealthCleared,
+    HealthMarked,
+    HealthPaused,
+    HealthResumed,
+    QuestionAnswered,
+)
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.scopes import find_backend
-from fallbackd.core.ids import AttemptId, BackendId
+from fallbackd.core.ids import AttemptId, BackendId, SessionId
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.questions import Question, delegation_asking
+from fallbackd.core.records import Delegation
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.judging import concealed, judge
-from fallbackd.engine.requests import Invalid, Unknown
+from fallbackd.engine.requests import Draining, Invalid, Refused, Unknown
+from fallbackd.ports.store import Selection, StoreUnwritable
 from fallbackd_conversations.redact import redact, strip_escapes
 
 if TYPE_CHECKING:
@@ -35,11 +44,63 @@ if TYPE_CHECKING:
     from fallbackd.classify.model import Model
     from fallbackd.classify.weighing import Lesson
     from fallbackd.engine.api import Engine
-    from fallbackd.engine.loop import Performer
+
+
+MAX_SEARCHED = 1000
+"""Of the delegations, the newest: where questions that are closed are looked for."""
+
+
+async def answer(
+    engine: "Engine", question: str, *, choice: str, note: str | None, **by: Any
+) -> Question:
+    """
+    Take what a person has chosen. Returns the question as it is on record now.
+
+    Args:
+        by: `uid`, `pid` and `attempt` of `QuestionAnswered`.
+
+    Raises:
+        Unknown, Refused: There is no such question, no such choice, or it is closed.
+        Draining: The answer cannot be kept.
+    """
+    note = None if note is None else engine.world.redact(note)
+    await engine.follow_workspaces()
+    delegation = delegation_asking(question)
+    if delegation is None:
+        raise Unknown(f"no question {question!r}; see `fallbackd-client questions`")
+    event = QuestionAnswered(
+        question=question, delegation=delegation, choice=choice, note=note, **by
+    )
+    try:
+        decision = await engine.handle(event)
+    except StoreUnwritable as error:
+        raise Draining(f"the answer is not taken: {error}", kind="store_unwritable") from error
+    if decision.rejection is not None:
+        raise Refused(decision.rejection)
+    assert isinstance(decision.answer, Question)
+    return decision.answer
+
+
+async def questions(
+    engine: "Engine", *, session: str | None = None, only_open: bool = True, limit: int = 100
+) -> Sequence[Question]:
+    """Newest first."""
+    name = None if session is None else SessionId(session)
+    found: Sequence[Delegation] = tuple(engine.store.peek().active.values())
+    if not only_open:
+        found = await engine.store.delegations(Selection(session=name), limit=MAX_SEARCHED)
+    listed = [
+        one
+        for delegation in found
+        if name in (None, delegation.session)
+        for one in delegation.questions
+        if one.is_open or not only_open
+    ]
+    return sorted(listed, key=lambda one: (-one.opened_at, one.question))[:limit]
 
 
 async def mark(
-    engine: "Performer", target: str, *, reason: str | None, ttl_s: float | None, note: str | None
+    engine: "Engine", target: str, *, reason: str | None, ttl_s: float | None, note: str | None
 ) -> None:
     event = HealthMarked(
         target=target,
@@ -51,7 +112,7 @@ async def mark(
 
 
 async def import_mark(
-    engine: "Performer", target: str, *, reason: str, since_at: float, ttl_s: float
+    engine: "Engine", target: str, *, reason: str, since_at: float, ttl_s: float
 ) -> None:
     """A mark of another program's file, with its own age."""
     await engine.handle(
@@ -65,7 +126,7 @@ async def import_mark(
     )
 
 
-async def clear(engine: "Performer", target: str | None) -> list[str]:
+async def clear(engine: "Engine", target: str | None) -> list[str]:
     """None: everything. Returns the names of the scopes that were cleared."""
     decision = await engine.handle(HealthCleared(target=target))
     if decision.answer is None:
@@ -74,25 +135,25 @@ async def clear(engine: "Performer", target: str | None) -> list[str]:
     return list(decision.answer)
 
 
-async def pause(engine: "Performer", target: str, *, note: str | None) -> None:
+async def pause(engine: "Engine", target: str, *, note: str | None) -> None:
     event = HealthPaused(target=target, note=_redacted(engine, note))
     _require_known(engine, await engine.handle(event), target)
 
 
-async def resume(engine: "Performer", target: str) -> None:
+async def resume(engine: "Engine", target: str) -> None:
     _require_known(engine, await engine.handle(HealthResumed(target=target)), target)
 
 
-def _redacted(engine: "Performer", words: str | None) -> str | None:
+def _redacted(engine: "Engine", words: str | None) -> str | None:
     return None if words is None else engine.world.redact(words)
 
 
-def _require_known(engine: "Performer", decision: Decision, target: str) -> None:
+def _require_known(engine: "Engine", decision: Decision, target: str) -> None:
     if decision.answer is False:
         raise Unknown(_no_target(engine, target))
 
 
-def _no_target(engine: "Performer", target: str | None) -> str:
+def _no_target(engine: "Engine", target: str | None) -> str:
     known = ", ".join(engine.settings.policy.backends)
     return f"no backend or scope {target!r}; known are {known}"
 
@@ -135,7 +196,7 @@ def known(
 
 
 def judged(
-    engine: "Performer",
+    engine: "Engine",
     evidence: Evidence,
     *,
     backend: str | None = None,
@@ -178,7 +239,7 @@ def explained(
     return failure, explain(shown, rules, name, failure, engine.world.taught.model())
 
 
-def _kind_of(engine: "Performer", backend: str | None) -> str | None:
+def _kind_of(engine: "Engine", backend: str | None) -> str | None:
     if backend is None:
         return None
     found = find_backend(engine.settings.policy, BackendId(backend))

@@ -6,11 +6,9 @@ lag behind, and what a provider answers decides.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from fallbackd.backends.spec import PlanWindow, SessionSeen
 from fallbackd.core.callers.lease import ReportAnswer
@@ -26,58 +24,6 @@ from fallbackd.lib.directories import expand
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine
-
-FRESH_S = 900.0
-"""Older figures are not shown: the plan is used elsewhere too."""
-
-
-NEAR_PERCENT = 80.0
-"""From here on a window of a plan is near its end, and that is an event."""
-
-
-class PlanSeen(Struct, frozen=True, kw_only=True):
-    at: float
-    windows: tuple[PlanWindow, ...]
-
-
-class Plans:
-    """The last figures of each backend, in memory."""
-
-    def __init__(self) -> None:
-        self._seen: dict[BackendId, PlanSeen] = {}
-        self._near: set[tuple[BackendId, float]] = set()
-
-    def has_moved(self, backend: BackendId, windows: Sequence[PlanWindow]) -> bool:
-        """A session that is idle repeats its last figures; others are news of its provider."""
-        seen = self._seen.get(backend)
-        return seen is not None and seen.windows != tuple(windows)
-
-    def note(
-        self, backend: BackendId, windows: Sequence[PlanWindow], *, at: float
-    ) -> tuple[PlanWindow, ...]:
-        """Returns the windows that are near their end now and were not before."""
-        if windows:
-            self._seen[backend] = PlanSeen(at=at, windows=tuple(windows))
-        news = []
-        for one in windows:
-            place = (backend, one.window_s)
-            if one.used_percent < NEAR_PERCENT:
-                self._near.discard(place)
-            elif one.used_percent < 100 and place not in self._near:
-                self._near.add(place)
-                news.append(one)
-        return tuple(news)
-
-    def shown(self, *, now: float) -> Mapping[BackendId, PlanSeen]:
-        """Without windows that have begun anew: what is used of the next one is not known."""
-        found = {}
-        for backend, seen in self._seen.items():
-            windows = tuple(
-                one for one in seen.windows if one.resets_at is None or one.resets_at > now
-            )
-            if windows and 0 <= now - seen.at <= FRESH_S:
-                found[backend] = PlanSeen(at=seen.at, windows=windows)
-        return found
 
 
 def backend_of(settings: Settings, world: World, agent: str, home: str | None) -> BackendId | None:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
 import anyio.to_thread
 import msgspec
+import structlog
 from msgspec import structs
 
 from fallbackd.backends.spec import BackendKind
@@ -18,9 +20,12 @@ from fallbackd.core.policy import max_wait_s
 from fallbackd.core.protocol import Evidence
 from fallbackd.engine.environment import Settings
 from fallbackd.lib import foreign_json
+from fallbackd.lib.descriptors import is_shortage
 
 if TYPE_CHECKING:
     from fallbackd.classify.model import Model
+
+log = structlog.get_logger("engine")
 
 
 def judge(
@@ -68,6 +73,7 @@ def judge(
 
 
 LARGE_CHARS = 16_384
+READY_PAUSE_S = 1.0
 _T = TypeVar("_T")
 
 
@@ -114,6 +120,23 @@ def get_ready() -> bool:
     # What the first verdict builds, and every later one uses.
     classify(Evidence(text="Ошибка: x", stream="stderr", exit_code=1), now=0.0)
     return usable() is not None
+
+
+async def be_ready() -> None:
+    """Later where the system has nothing left to give: what classifies is then loaded on demand."""
+    is_said = False
+    while True:
+        try:
+            if not await anyio.to_thread.run_sync(get_ready):
+                log.error("weights.damaged", effect="rules alone decide", fix="reinstall fallbackd")
+            return
+        except Exception as error:
+            if not is_shortage(error):
+                raise
+            if not is_said:
+                log.warning("classifier.postponed", error=str(error))
+            is_said = True
+            await anyio.sleep(READY_PAUSE_S)
 
 
 _MAX_DEPTH = 40

@@ -12,9 +12,9 @@ from fallbackd.core.changes import Journaled
 from fallbackd.core.effects import StartAttempt
 from fallbackd.core.events import Event
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
-from fallbackd.core.protocol import AgentText, Observation
+from fallbackd.core.protocol import AgentText, Observation, Usage
 from fallbackd.core.records import Delegation
-from fallbackd.core.watch import Watch, shift
+from fallbackd.core.watch import Watch, shift, worse
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.repairing import AttemptRepairs, KnownRepairs
 from fallbackd.engine.runs import Runs
@@ -187,6 +187,28 @@ class LiveAttempt:
         if self.running is not None:
             self.running.stop(grace_s=grace_s)
 
+    def as_seen(self, found: Delegation) -> Delegation:
+        """Its delegation, with what the attempt shows and the record does not say yet."""
+        watch = self.watch
+        attempts = (
+            structs.replace(
+                one,
+                effects=worse(one.effects, watch.effects),
+                outside=watch.outside,
+                unfinished=watch.unfinished,
+            )
+            if one.attempt == self.order.attempt
+            else one
+            for one in found.attempts
+        )
+        return structs.replace(
+            found,
+            attempts=tuple(attempts),
+            phase=watch.phase,
+            last_activity_at=watch.last_output_at or found.last_activity_at,
+            usage=found.usage if watch.usage == Usage() else watch.usage,
+        )
+
     def shift(self, by_s: float) -> None:
         """The wall clock was set: what was seen moves with it."""
         self.watch = shift(self.watch, by_s)
@@ -246,6 +268,11 @@ class Held:
         """Attempts, and whether it had ended, when its record was last noted beside its prompt."""
         self.settled = anyio.Event()
         self.finished = anyio.Event()
+
+    def finish(self) -> None:
+        """Wake every caller that waits."""
+        self.settled.set()
+        self.finished.set()
 
 
 log = structlog.get_logger("engine")

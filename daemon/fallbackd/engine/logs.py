@@ -1,5 +1,5 @@
 """
-Pieces of an attempt's log, cut at whole characters.
+Pieces of an attempt's log, cut at whole characters, or what its agent said and did there.
 
 The file keeps what was printed. A piece is given out with secrets masked: the mask is as long as
 what it hides, so that offsets into the file stay what they are.
@@ -7,19 +7,23 @@ what it hides, so that offsets into the file stay what they are.
 
 import anyio.to_thread
 
-from fallbackd.backends.spec import BackendKind, Options, Parser
-from fallbackd.core.ids import AttemptId
+from fallbackd.backends.spec import Parser
+from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import AgentText, Chunk, GivenUp, Observation, Retrying, ToolStarted
 from fallbackd.core.records import Attempt, Delegation
-from fallbackd.engine.environment import LogReader, World
+from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.requests import LogPart, Unknown
-from fallbackd.lib.secretvalues import SecretValues
+from fallbackd.engine.runs import Runs
 from fallbackd_conversations.redact import mask_keys, strip_controls
 
 MAX_CHARACTER_BYTES = 4
 """In UTF-8."""
 KEY_BYTES = 4096
 """No key that is known by its shape is longer."""
+BEFORE_BYTES = 1024 * 1024
+MAX_ARGUMENT_CHARS = 200
+MAX_EVIDENCE_CHARS = 500
 
 
 def no_log(delegation: Delegation, *, offset: int) -> LogPart:
@@ -49,50 +53,52 @@ def find_attempt(delegation: Delegation, attempt: str | int) -> Attempt:
     return found
 
 
+def parser_of(settings: Settings, world: World, backend: BackendId) -> Parser | None:
+    """The parser that shows what an agent said and did; None: its output is text for people."""
+    found = find_backend(settings.policy, backend)
+    kind = None if found is None else world.kinds.get(found.kind)
+    options = settings.options_of(backend)
+    return None if kind is None or kind.is_plain(options) else kind.parser(options)
+
+
 async def read_part(
-    read_log: LogReader,
+    world: World,
+    runs: Runs,
     attempt: Attempt,
-    directory: str,
+    parser: Parser | None,
     *,
     offset: int,
     max_bytes: int,
-    values: SecretValues,
-    limiter: anyio.CapacityLimiter,
 ) -> LogPart:
     """
-    At most `max_bytes`, but for a character that is longer than that by itself.
+    What an attempt printed, or what its parser shows of about as many bytes.
 
     While the attempt runs, what may be the beginning of a secret is held back until its end is
     there.
 
+    Args:
+        max_bytes: At most, but for a character that is longer than that by itself.
+
     Raises:
         Unknown: Something else lies where the log was.
     """
+    directory = runs.attempt_path(attempt.attempt)
     has_ended = attempt.ended_at is not None
+
+    def read() -> tuple[str, int, int]:
+        if parser is None:
+            return _printed(world, directory, offset, max_bytes, has_ended=has_ended)
+        return _said(world, directory, parser, offset, max_bytes, has_ended=has_ended)
+
     try:
-        data, following, size = await anyio.to_thread.run_sync(
-            lambda: _masked(
-                read_log,
-                directory,
-                offset=offset,
-                max_bytes=max(MAX_CHARACTER_BYTES, max_bytes),
-                values=values,
-                has_ended=has_ended,
-            ),
-            limiter=limiter,
-        )
+        text, following, size = await anyio.to_thread.run_sync(read, limiter=runs.readers)
     except OSError as error:
         why = error.strerror or str(error)
         raise Unknown(f"the log of {attempt.attempt} cannot be read: {why}") from error
-    is_whole = has_ended and following >= size
-    kept = _at_most(data, max_bytes)
-    if is_whole and (len(data) <= max_bytes or not kept):
-        kept = data  # what is half a character now stays half
-    following -= len(data) - len(kept)
     return LogPart(
         attempt=attempt.attempt,
         log_path=f"{directory}/output.log",
-        text=kept.decode("utf-8", "replace"),
+        text=text,
         offset=offset,
         next_offset=following,
         size_bytes=size,
@@ -100,16 +106,25 @@ async def read_part(
     )
 
 
+def _printed(
+    world: World, directory: str, offset: int, max_bytes: int, *, has_ended: bool
+) -> tuple[str, int, int]:
+    """The text of a piece of the file, the offset behind it, and the size of the file."""
+    data, following, size = _masked(
+        world, directory, offset, max(MAX_CHARACTER_BYTES, max_bytes), has_ended=has_ended
+    )
+    is_whole = has_ended and following >= size
+    kept = _at_most(data, max_bytes)
+    if is_whole and (len(data) <= max_bytes or not kept):
+        kept = data  # what is half a character now stays half
+    return kept.decode("utf-8", "replace"), following - (len(data) - len(kept)), size
+
+
 def _masked(
-    read_log: LogReader,
-    directory: str,
-    *,
-    offset: int,
-    max_bytes: int,
-    values: SecretValues,
-    has_ended: bool,
+    world: World, directory: str, offset: int, max_bytes: int, *, has_ended: bool
 ) -> tuple[bytes, int, int]:
-    """What `read_log` gives, with secrets masked that begin before or end behind the piece too."""
+    """A piece of the file, with secrets masked that begin before or end behind it too."""
+    read_log, values = world.read_log, world.secret_values
     data, following, size = read_log(directory, offset=offset, max_bytes=max_bytes)
     around = max(KEY_BYTES, values.longest_bytes)
     start = max(0, offset - around)
@@ -121,6 +136,34 @@ def _masked(
         held = min(len(data), values.begun_at_end(data))
         shown, following = shown[: len(data) - held], following - held
     return shown, following, size
+
+
+def _said(
+    world: World, directory: str, parser: Parser, offset: int, max_bytes: int, *, has_ended: bool
+) -> tuple[str, int, int]:
+    """
+    The same of what the agent said and did. The parser reads some of what came before the piece, so
+    that it knows what the piece is in the middle of.
+    """
+    _, _, size = world.read_log(directory, offset=offset, max_bytes=1)
+    if not has_ended and offset >= size:
+        return "", offset, size
+    following = offset
+    before: list[Chunk] = []
+    chunks: list[Chunk] = []
+    for chunk, end in world.read_chunks(directory, offset=max(0, offset - BEFORE_BYTES)):
+        if end <= offset:
+            before.append(chunk)
+            continue
+        chunks.append(chunk)
+        following = end
+        if following - offset >= max_bytes:
+            break
+    seen = _observed(parser, before, chunks, is_end=has_ended and following >= size)
+    masked = mask_keys(
+        world.secret_values.mask(strip_controls(_written(seen)).encode("utf-8", "replace"))
+    )
+    return masked.decode("utf-8", "replace"), following, size
 
 
 def _at_most(data: bytes, max_bytes: int) -> bytes:
@@ -143,65 +186,6 @@ def _whole(data: bytes) -> bytes:
     return data
 
 
-BEFORE_BYTES = 1024 * 1024
-MAX_ARGUMENT_CHARS = 200
-MAX_EVIDENCE_CHARS = 500
-
-
-def is_readable(kind: BackendKind, options: Options) -> bool:
-    """False: its output is text for people as it is."""
-    return not kind.is_plain(options)
-
-
-def read_text(
-    world: World,
-    attempt: Attempt,
-    directory: str,
-    kind: BackendKind,
-    options: Options,
-    *,
-    offset: int,
-    max_bytes: int,
-) -> LogPart:
-    """
-    What the bytes from `offset` on tell, about `max_bytes` of them.
-
-    Raises:
-        Unknown: Something else lies where the log was.
-    """
-    has_ended = attempt.ended_at is not None
-    try:
-        _, _, size = world.read_log(directory, offset=offset, max_bytes=1)
-        following, text = offset, ""
-        if has_ended or offset < size:
-            start = max(0, offset - BEFORE_BYTES)
-            before: list[Chunk] = []
-            chunks: list[Chunk] = []
-            for chunk, end in world.read_chunks(directory, offset=start):
-                if end <= offset:
-                    before.append(chunk)
-                    continue
-                chunks.append(chunk)
-                following = end
-                if following - offset >= max_bytes:
-                    break
-            is_end = has_ended and following >= size
-            seen = _observed(kind.parser(options), before, chunks, is_end=is_end)
-            text = _masked_text(strip_controls(_written(seen)), world.secret_values)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise Unknown(f"the log of {attempt.attempt} cannot be read: {why}") from error
-    return LogPart(
-        attempt=attempt.attempt,
-        log_path=f"{directory}/output.log",
-        text=text,
-        offset=offset,
-        next_offset=following,
-        size_bytes=size,
-        ended=has_ended and following >= size,
-    )
-
-
 def _observed(
     parser: Parser, before: list[Chunk], chunks: list[Chunk], *, is_end: bool
 ) -> list[Observation]:
@@ -215,11 +199,6 @@ def _observed(
         streams = sorted({one.stream for one in (*before, *chunks)})
         chunks = [*chunks, *(Chunk(stream, b"\n", 0.0) for stream in streams)]
     return [one for chunk in chunks for one in parser.feed(chunk)]
-
-
-def _masked_text(text: str, values: SecretValues) -> str:
-    data = mask_keys(values.mask(text.encode("utf-8", "replace")))
-    return data.decode("utf-8", "replace")
 
 
 def _written(seen: list[Observation]) -> str:

@@ -14,7 +14,7 @@ from fallbackd.core.opencode.turns import Redirect
 from fallbackd.core.share.folding import is_peer
 from fallbackd.core.share.records import LEASE_PREFIX
 from fallbackd.core.share.turns import turn_of
-from fallbackd.engine.loop import Performer
+from fallbackd.engine.api import Engine
 from fallbackd.engine.peers import HealthOf
 from fallbackd.ports.share import Card, ShareReading
 
@@ -192,7 +192,7 @@ class ServerClock:
         on_set: One of the two was set.
     """
 
-    def __init__(self, engine: Performer, on_set: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, on_set: Callable[[], None]) -> None:
         self._engine = engine
         self._on_set = on_set
         self.ahead_s: float | None = None

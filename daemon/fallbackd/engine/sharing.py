@@ -32,7 +32,7 @@ from fallbackd.core.share.records import (
 )
 from fallbackd.core.share.scopes import SharedNames, is_shared_fact
 from fallbackd.core.upkeep.marks import reason_of
-from fallbackd.engine.loop import Performer
+from fallbackd.engine.api import Engine
 from fallbackd.engine.peers import Grouping, HealthOf, Shared, Tested, Unasked
 from fallbackd.engine.requests import Draining, Unknown
 from fallbackd.engine.share_turns import ProbeTurns, ServerClock, is_running, unasked
@@ -89,7 +89,7 @@ TEST_S = 5.0
 """How long a step of a test may take."""
 
 
-def scopes_meant(engine: Performer, target: str, *, only_own: bool) -> tuple[ScopeId, ...]:
+def scopes_meant(engine: Engine, target: str, *, only_own: bool) -> tuple[ScopeId, ...]:
     """
     The scopes of a backend, or a scope itself.
 
@@ -199,7 +199,7 @@ class Hearing:
     """
 
     def __init__(
-        self, engine: Performer, grouping: Grouping, *, names: Callable[[], SharedNames]
+        self, engine: Engine, grouping: Grouping, *, names: Callable[[], SharedNames]
     ) -> None:
         self._engine = engine
         self._grouping = grouping
@@ -277,7 +277,7 @@ class Telling:
 
     def __init__(
         self,
-        engine: Performer,
+        engine: Engine,
         grouping: Grouping,
         *,
         names: Callable[[], SharedNames],
@@ -431,7 +431,7 @@ class Sharing:
 
     def __init__(
         self,
-        engine: Performer,
+        engine: Engine,
         share: Share | None,
         grouping: Grouping,
         *,

@@ -15,7 +15,7 @@ from fallbackd.engine.takeover import drop
 from fallbackd.lib.failpoints import hit
 
 if TYPE_CHECKING:
-    from fallbackd.engine.loop import Performer
+    from fallbackd.engine.api import Engine
 
 
 log = structlog.get_logger("pruning")
@@ -28,7 +28,7 @@ ENOUGH = 0.9
 """Of the bound is what is left when it was passed: not each look removes one directory."""
 
 
-async def remove_old(engine: "Performer") -> tuple[SessionId, ...]:
+async def remove_old(engine: "Engine") -> tuple[SessionId, ...]:
     """Returns idle sessions that are due: they are for `Ticked` to drop."""
     store, defaults = engine.store, engine.settings.policy.defaults
     now = engine.clock.now()
@@ -67,7 +67,7 @@ async def remove_old(engine: "Performer") -> tuple[SessionId, ...]:
 class _Removal:
     """Of directories, and of what was made for them elsewhere."""
 
-    def __init__(self, engine: "Performer") -> None:
+    def __init__(self, engine: "Engine") -> None:
         self._engine = engine
         self._dropped = 0
 
@@ -85,7 +85,7 @@ class _Removal:
         await anyio.to_thread.run_sync(runs.remove, delegation)
 
 
-def _held(engine: "Performer") -> set[DelegationId]:
+def _held(engine: "Engine") -> set[DelegationId]:
     """Directories that unfinished work uses: its own, and those of what it continues."""
     found: set[DelegationId] = set()
     for name, one in engine.store.peek().active.items():
@@ -95,7 +95,7 @@ def _held(engine: "Performer") -> set[DelegationId]:
     return found
 
 
-async def _orphans(engine: "Performer", kept: Sequence[Kept], *, now: float) -> set[DelegationId]:
+async def _orphans(engine: "Engine", kept: Sequence[Kept], *, now: float) -> set[DelegationId]:
     """Nothing is one while records cannot be trusted to be complete."""
     store = engine.store
     if store.problem is not None or store.set_aside:

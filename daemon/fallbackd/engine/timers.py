@@ -6,20 +6,20 @@ have gone.
 import heapq
 import itertools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
 from fallbackd.core.effects import WakeAt
-from fallbackd.core.events import Woke
-from fallbackd.core.ids import DelegationId
+from fallbackd.core.events import Event, Woke
+from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.records import Delegation
 from fallbackd.core.work.fairness import free_places, turns
+from fallbackd.engine.environment import Settings, World
+from fallbackd.engine.live import LiveAttempt
 from fallbackd.ports.clock import Clock
-
-if TYPE_CHECKING:
-    from fallbackd.engine.loop import Performer
+from fallbackd.ports.store import Store
 
 
 class Wakes:
@@ -165,8 +165,22 @@ def _hears(delegation: Delegation) -> bool:
     return delegation.state == "waiting" or is_blocked or delegation.cancelling or asks
 
 
+class WakingHost(Protocol):
+    store: Store
+    settings: Settings
+    world: World
+
+    async def handle(self, event: Event) -> object: ...
+
+    async def follow_clock(self) -> None: ...
+
+    def live(self, attempt: AttemptId) -> LiveAttempt | None: ...
+
+    def is_held(self, delegation: DelegationId) -> bool: ...
+
+
 class Waking:
-    def __init__(self, host: "Performer") -> None:
+    def __init__(self, host: WakingHost) -> None:
         self._host = host
 
     async def wake(self, wake: WakeAt) -> None:
