@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 
 from fallbackd_client.cli import exits
@@ -256,10 +257,56 @@ def reload_view(found: dict[str, Json], style: Style) -> str:
 
 
 def config_view(found: dict[str, Json], style: Style) -> str:
+    """The configuration in effect as TOML; what the file does not say is marked `built-in`."""
     lines = [f"# {found.get('path') or 'built-in configuration'}"]
     lines += ["# " + _problem("error", one) for one in found.get("errors") or []]
-    lines.append(json.dumps(found.get("config") or {}, indent=2, ensure_ascii=False))
+    lines += _table_lines(found.get("config") or {}, _written(found.get("path")), "")
     return "\n".join(lines)
+
+
+def _written(path: Json) -> dict[str, Json]:
+    """The tables of the file as it is now; empty: there is none, or it cannot be read."""
+    import tomllib
+
+    try:
+        with open(str(path), "rb") as file:
+            return tomllib.load(file)
+    except (OSError, ValueError):
+        return {}
+
+
+def _table_lines(table: dict[str, Json], written: dict[str, Json], name: str) -> list[str]:
+    values = {key: one for key, one in table.items() if not isinstance(one, dict)}
+    lines = ["", f"[{name}]"] if name and (values or not table) else []
+    for key, one in values.items():
+        if one is not None:
+            origin = "" if key in written else "  # built-in"
+            lines.append(f"{_toml_key(key)} = {_toml_value(one)}{origin}")
+    for key, one in table.items():
+        if isinstance(one, dict):
+            below = written.get(key)
+            inner = f"{name}.{_toml_key(key)}" if name else _toml_key(key)
+            lines += _table_lines(one, below if isinstance(below, dict) else {}, inner)
+    return lines
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
+
+
+def _toml_value(value: Json) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():  # a string of JSON without DEL, which no output has, is one of TOML
+            return json.dumps(value, ensure_ascii=False)
+        case list():
+            return f"[{', '.join(_toml_value(one) for one in value)}]"
+        case dict():
+            pairs = (f"{_toml_key(key)} = {_toml_value(one)}" for key, one in value.items())
+            return f"{{ {', '.join(pairs)} }}"
+        case _:
+            return str(value)
 
 
 def _problem(label: str, problem: Json) -> str:

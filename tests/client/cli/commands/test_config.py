@@ -1,5 +1,6 @@
 import json
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,20 @@ def test_reload_says_whether_something_changed(run_cli: RunCli) -> None:
     assert "warning: a: b" in ran.err
 
 
-def test_show_prints_the_configuration_in_effect(run_cli: RunCli) -> None:
-    ran = run_cli(["config", "show"], {"config.get": {"config": {"chains": {"a": ["b"]}}}})
-    shown = [line for line in ran.out.splitlines() if not line.startswith("#")]
-    assert json.loads("\n".join(shown)) == {"chains": {"a": ["b"]}}
+def test_show_prints_toml_and_says_what_the_file_does_not(run_cli: RunCli, tmp_path: Path) -> None:
+    config = {
+        "defaults": {"settle_s": 7.0, "confine": True, "tmux": None},
+        "chains": {"a b": ["c", "d"]},
+        "backends": {"x": {"command": ["sh", "-c", 'echo "é\n"'], "rules": [{"a": 1}]}},
+    }
+    file = tmp_path / "config.toml"
+    file.write_text("[defaults]\nsettle_s = 7\n")
+    answer = {"config.get": {"config": config, "path": str(file)}}
+    ran = run_cli(["config", "show"], answer)
+    shown = tomllib.loads(ran.out)
+    assert shown.pop("defaults") == {"settle_s": 7.0, "confine": True}
+    assert shown == {"chains": config["chains"], "backends": config["backends"]}
+    assert "settle_s = 7.0\nconfine = true  # built-in\n" in ran.out
 
 
 def test_only_check_takes_a_file(run_cli: RunCli) -> None:
