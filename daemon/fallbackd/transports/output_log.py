@@ -35,15 +35,15 @@ class OutputLog:
         self._directory = directory
         self._max_bytes = max_bytes
         self._files: tuple[BinaryIO, BinaryIO] | None = None
-        self._full = size_bytes >= max_bytes
+        self.is_cut = size_bytes >= max_bytes
         self.size_bytes = size_bytes
 
     def write(self, chunk: Chunk) -> None:
-        if self._full:
+        if self.is_cut:
             return
         data = chunk.data
         if self.size_bytes + len(data) > self._max_bytes:
-            self._full = True
+            self.is_cut = True
             data = data[: self._max_bytes - self.size_bytes] + LOG_CUT_MARKER
         end = self.size_bytes + len(data)
         try:
@@ -54,7 +54,7 @@ class OutputLog:
             letter = STREAM_LETTERS[chunk.stream]
             index.write(f"{chunk.at:.6f} {letter} {len(data)} {end}\n".encode())
         except OSError:
-            self._full = True
+            self.is_cut = True
             return
         self.size_bytes = end
 
@@ -74,11 +74,6 @@ class OutputLog:
                 raise
         finally:
             os.close(directory)
-
-    @property
-    def is_cut(self) -> bool:
-        """Something that came was not kept."""
-        return self._full
 
 
 def _appended(name: str, directory: int) -> BinaryIO:

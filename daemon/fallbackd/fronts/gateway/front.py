@@ -177,15 +177,11 @@ def is_json(headers: Headers) -> bool:
 _ABOUT_EVENTS = frozenset({"content-type", "content-length"})
 
 
-class ListCaller:
-    """See `ToCaller`. What is no stream of events goes through as it is."""
+class _Before:
+    """See `ToCaller`. Passes on to the caller behind it what a wrapper does not change."""
 
     def __init__(self, caller: ToCaller) -> None:
         self._caller = caller
-        self._events = EventReader(max_bytes=MAX_WHOLE_BYTES)
-        self._is_list = self._is_begun = False
-        self._head: AnswerHead | None = None
-        """Head of an answer whose length is stated: the one of the list is not known yet."""
 
     @property
     def takes_pieces(self) -> bool:
@@ -197,6 +193,20 @@ class ListCaller:
 
     def holds(self, size: int) -> bool:
         return self._caller.holds(size)
+
+    async def drained(self) -> None:
+        await self._caller.drained()
+
+
+class ListCaller(_Before):
+    """See `ToCaller`. What is no stream of events goes through as it is."""
+
+    def __init__(self, caller: ToCaller) -> None:
+        super().__init__(caller)
+        self._events = EventReader(max_bytes=MAX_WHOLE_BYTES)
+        self._is_list = self._is_begun = False
+        self._head: AnswerHead | None = None
+        """Head of an answer whose length is stated: the one of the list is not known yet."""
 
     async def begin(self, reply: AnswerHead) -> None:
         named = dict(reply.headers)
@@ -226,9 +236,6 @@ class ListCaller:
 
     def write(self, data: bytes) -> bool:
         return self._caller.write(self._items(data) if self._is_list else data)
-
-    async def drained(self) -> None:
-        await self._caller.drained()
 
     async def end(self) -> None:
         """The answer is whole."""
@@ -268,7 +275,7 @@ MAX_SAID_CHARS = 500
 _BEGUN = {"id": "", "object": "response", "status": "in_progress", "output": []}
 
 
-class KeptAlive:
+class KeptAlive(_Before):
     """
     See `ToCaller`. The caller of one streamed request.
 
@@ -277,24 +284,13 @@ class KeptAlive:
     """
 
     def __init__(self, caller: ToCaller, mode: ApiMode, *, every_s: float) -> None:
-        self._caller = caller
+        super().__init__(caller)
         self._mode: ApiMode = mode
         self._every_s = every_s
         self._is_open = False
         self._is_begun = False
         self._unfit = ""
         """The reason why what follows cannot stand behind the head that has left; empty: it can."""
-
-    @property
-    def takes_pieces(self) -> bool:
-        return self._caller.takes_pieces
-
-    @property
-    def has_left(self) -> bool:
-        return self._caller.has_left
-
-    def holds(self, size: int) -> bool:
-        return self._caller.holds(size)
 
     async def during(self, answer: Callable[[], Awaitable[None]]) -> None:
         """Run `answer`; what it raises is raised, in no group."""
@@ -352,7 +348,7 @@ class KeptAlive:
     async def drained(self) -> None:
         if self._unfit:
             await self._fail(self._unfit)
-        await self._caller.drained()
+        await super().drained()
 
 
 def kept_alive(caller: ToCaller, asked: Passage, *, every_s: float | None) -> KeptAlive | None:

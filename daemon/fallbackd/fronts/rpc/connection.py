@@ -12,7 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -111,58 +111,25 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     """Time after which the other connections have their turn."""
 
 
-class Holder(Protocol):
-    """A connection, as far as it holds something."""
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def is_idle(self) -> bool:
-        """No request, answer or event of it is under way."""
-        ...
-
-    @property
-    def has_asked(self) -> bool:
-        """Return whether it has sent a request, and not only bytes."""
-        ...
-
-    @property
-    def active_at(self) -> float:
-        """Instant at which something came from it for the last time, by `time.monotonic`."""
-        ...
-
-    @property
-    def line_bytes(self) -> int: ...
-
-    @property
-    def line_began_at(self) -> float: ...
-
-    @property
-    def backlog_bytes(self) -> int: ...
-
-    def drop(self, why: str) -> None: ...
-
-
 class Shares:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.line_bytes = 0
         self.unsent_bytes = 0
         self.in_flight = 0
-        self._holders: set[Holder] = set()
+        self._holders: set[Connection] = set()
 
-    def join(self, holder: Holder) -> None:
+    def join(self, holder: "Connection") -> None:
         self._holders.add(holder)
 
-    def leave(self, holder: Holder) -> None:
+    def leave(self, holder: "Connection") -> None:
         """Free what it held; it must not count anything more."""
         if holder in self._holders:
             self._holders.remove(holder)
             self.line_bytes -= holder.line_bytes
             self.unsent_bytes -= holder.backlog_bytes
 
-    def make_place(self) -> Holder | None:
+    def make_place(self) -> "Connection | None":
         """Close the connection that can be missed most, and say which. None: each is in use."""
         now = monotonic()
         limits = self.limits
@@ -243,65 +210,33 @@ class Connection:
         self._stream = stream
         self._socket = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
         self._dispatcher = dispatcher
-        self._host = host
-        self._subscriptions = subscriptions
-        self._number = number
-        self._peer_pid = peer_pid
-        self._peer_uid = peer_uid
-        self._authority = authority
-        self._client = client
+        self.host = host
+        self.subscriptions = subscriptions
+        self.number = number
+        self.peer_pid = peer_pid
+        self.peer_uid = peer_uid
+        self.authority = authority
+        self.client = client
         self._shares = shares
         self._limits = shares.limits
         self._beyond = beyond
         self._tasks: anyio.abc.TaskGroup | None = None
         self._outbox: deque[bytes] = deque()
-        self._outbox_bytes = 0
+        self.backlog_bytes = 0
         self._has_mail = anyio.Event()
         self._has_room = anyio.Event()
         self._in_flight = 0
         self._all_answered = anyio.Event()
-        self._is_open = True
+        self.is_open = True
         self._splitter = LineSplitter(self._limits.max_line_bytes)
-        self._line_bytes = 0
+        self.line_bytes = 0
         self.has_asked = False
         self.active_at = self.line_began_at = monotonic()
         self._on_close: list[Callable[[], None]] = []
 
     @property
-    def host(self) -> Host:
-        return self._host
-
-    @property
-    def subscriptions(self) -> Subscriptions:
-        return self._subscriptions
-
-    @property
-    def number(self) -> int:
-        return self._number
-
-    @property
-    def peer_pid(self) -> int | None:
-        return self._peer_pid
-
-    @property
-    def authority(self) -> Authority:
-        return self._authority
-
-    @property
-    def client(self) -> str | None:
-        return self._client
-
-    @property
     def is_idle(self) -> bool:
         return not (self.is_busy or self._on_close)
-
-    @property
-    def line_bytes(self) -> int:
-        return self._line_bytes
-
-    @property
-    def peer_uid(self) -> int | None:
-        return self._peer_uid
 
     @property
     def is_busy(self) -> bool:
@@ -309,16 +244,8 @@ class Connection:
         return bool(self._in_flight or self._outbox)
 
     @property
-    def backlog_bytes(self) -> int:
-        return self._outbox_bytes
-
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
-
-    @property
     def has_hung_up(self) -> bool:
-        if not self._is_open:
+        if not self.is_open:
             return True
         poll = select.poll()
         poll.register(self._socket, 0)
@@ -331,7 +258,7 @@ class Connection:
         self._on_close.append(work)
 
     def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if self._tasks is not None and self._is_open:
+        if self._tasks is not None and self.is_open:
             self._tasks.start_soon(work)
 
     async def serve(self) -> None:
@@ -355,10 +282,10 @@ class Connection:
 
     def drop(self, why: str) -> None:
         _log.warning(
-            "connection.dropped", connection=self._number, why=why, unsent=self._outbox_bytes
+            "connection.dropped", connection=self.number, why=why, unsent=self.backlog_bytes
         )
         # The reader sees the end, and closes.
-        self._is_open = False
+        self.is_open = False
         self._shares.leave(self)
         self._has_room.set()
         try:
@@ -367,7 +294,7 @@ class Connection:
             pass
 
     def _close(self) -> None:
-        self._is_open = False
+        self.is_open = False
         self._shares.leave(self)
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
@@ -381,7 +308,7 @@ class Connection:
     async def _read(self) -> bool:
         """Returns: False when the peer broke the limit of a line."""
         served = 0
-        while self._is_open:
+        while self.is_open:
             try:
                 lines = await self._lines()
             except TimeoutError:
@@ -410,7 +337,7 @@ class Connection:
                 elif answer is not None:
                     self.write(answer)
                 served += 1
-                if self._outbox_bytes > self._limits.max_outbox_bytes:
+                if self.backlog_bytes > self._limits.max_outbox_bytes:
                     await self.until_drained()
                 if monotonic() - self.active_at >= self._limits.turn_s:
                     await anyio.lowlevel.checkpoint()
@@ -424,7 +351,7 @@ class Connection:
         Raises:
             TimeoutError: The line has taken too long.
         """
-        if self._line_bytes == 0:
+        if self.line_bytes == 0:
             data = await receive(self._socket, RECEIVE_BYTES)
         else:
             left_s = self.line_began_at + self._limits.line_s - monotonic()
@@ -433,10 +360,10 @@ class Connection:
         self.active_at = monotonic()
         lines = self._splitter.feed(data)
         pending_bytes = self._splitter.pending_bytes
-        if pending_bytes and (lines or not self._line_bytes):
+        if pending_bytes and (lines or not self.line_bytes):
             self.line_began_at = self.active_at
-        if pending_bytes != self._line_bytes and self._is_open:
-            grown_bytes, self._line_bytes = pending_bytes - self._line_bytes, pending_bytes
+        if pending_bytes != self.line_bytes and self.is_open:
+            grown_bytes, self.line_bytes = pending_bytes - self.line_bytes, pending_bytes
             self._shares.count_line(grown_bytes)
         return lines
 
@@ -474,7 +401,7 @@ class Connection:
             if (answer := await later.run()) is not None:
                 self.write(answer)
         except Exception as error:
-            _log.error("connection.failed", connection=self._number, exc_info=error)
+            _log.error("connection.failed", connection=self.number, exc_info=error)
         finally:
             self._in_flight -= 1
             self._shares.in_flight -= 1
@@ -510,7 +437,7 @@ class Connection:
     # --- out -----------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        if not self._is_open:
+        if not self.is_open:
             return
         hit("reply.before")
         if not self._outbox:
@@ -525,19 +452,19 @@ class Connection:
                 return
             data = data[sent:]
         self._outbox.append(data)
-        self._outbox_bytes += len(data)
+        self.backlog_bytes += len(data)
         self._has_mail.set()
         self._shares.count_unsent(len(data))
-        if len(self._outbox) > 1 and self._outbox_bytes > self._limits.max_unsent_bytes:
+        if len(self._outbox) > 1 and self.backlog_bytes > self._limits.max_unsent_bytes:
             self.drop("it does not read")
 
     async def until_drained(self) -> None:
-        while self._is_open and self._outbox_bytes > self._limits.max_outbox_bytes // 2:
+        while self.is_open and self.backlog_bytes > self._limits.max_outbox_bytes // 2:
             self._has_room = anyio.Event()
             await self._has_room.wait()
 
     async def _empty_outbox(self) -> None:
-        while self._is_open:
+        while self.is_open:
             if not self._outbox:
                 self._has_mail = anyio.Event()
                 self._has_room.set()
@@ -554,8 +481,8 @@ class Connection:
                 self._close()
                 return
             self._outbox.popleft()
-            self._outbox_bytes -= len(data)
-            if self._is_open:
+            self.backlog_bytes -= len(data)
+            if self.is_open:
                 self._shares.count_unsent(-len(data))
-            if not self._outbox or self._outbox_bytes <= self._limits.max_outbox_bytes // 2:
+            if not self._outbox or self.backlog_bytes <= self._limits.max_outbox_bytes // 2:
                 self._has_room.set()

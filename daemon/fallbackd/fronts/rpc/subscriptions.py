@@ -201,33 +201,38 @@ class Subscriptions:
             await one.owner.until_drained()
 
     def _happened(self, what: Journaled | Progress) -> None:
-        if not self._live:
-            return
-        body: bytes | None = None
         match what:
-            case Journaled(seq=seq, note=note):
-                for one in tuple(self._live.values()):
-                    if seq <= one.cursor:
-                        continue
-                    is_wanted = one.wants(note.kind, note.session, note.delegation)
-                    if is_wanted and not self._send_text(one):
-                        self._go_back(one)  # what it has not read of the text comes first
-                        continue
-                    one.cursor = seq
-                    if is_wanted:
-                        body = body or _encode(shapes.event(what))
-                        self._push(one, body)
+            case Journaled():
+                self._tell_event(what)
             case Progress():
-                for one in tuple(self._live.values()):
-                    if one.delegation == what.delegation:
-                        self._send_text(one)
-                        if what.kind == "attempt.text" and not _is_at(one, what):
-                            continue
-                    if not one.wants(what.kind, what.session, what.delegation):
-                        continue
-                    if one.owner.backlog_bytes <= PROGRESS_BACKLOG_BYTES:
-                        body = body or _encode(_progress(what))
-                        one.send(body)
+                self._tell_progress(what)
+
+    def _tell_event(self, what: Journaled) -> None:
+        note = what.note
+        body: bytes | None = None
+        for one in tuple(self._live.values()):
+            if what.seq <= one.cursor:
+                continue
+            is_wanted = one.wants(note.kind, note.session, note.delegation)
+            if is_wanted and not self._send_text(one):
+                self._go_back(one)  # what it has not read of the text comes first
+                continue
+            one.cursor = what.seq
+            if is_wanted:
+                body = body or _encode(shapes.event(what))
+                self._push(one, body)
+
+    def _tell_progress(self, what: Progress) -> None:
+        body: bytes | None = None
+        for one in tuple(self._live.values()):
+            if one.delegation == what.delegation:
+                self._send_text(one)
+                if what.kind == "attempt.text" and not _is_at(one, what):
+                    continue
+            is_wanted = one.wants(what.kind, what.session, what.delegation)
+            if is_wanted and one.owner.backlog_bytes <= PROGRESS_BACKLOG_BYTES:
+                body = body or _encode(_progress(what))
+                one.send(body)
 
     def _go_back(self, one: Subscription) -> None:
         one.is_live = False

@@ -109,8 +109,7 @@ class OpencodeLink:
 
     async def _not_understood(self, limit_s: float) -> Called:
         """
-        Return whether it has answered with its web page, as version 2 does where it does not know a
-        call.
+        Say why it has answered with its web page, as version 2 does where it does not know a call.
         """
         for path in _NEWER_HEALTH:
             called = await self.call("GET", path, limit_s=limit_s)

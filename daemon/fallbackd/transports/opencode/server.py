@@ -214,7 +214,7 @@ class OpencodeServer:
         self._reading = anyio.CancelScope(shield=True)
         self._over = anyio.Event()
         self._is_left = False
-        self._tail = b""
+        self.tail = b""
         self._saw_ready_line = anyio.Event()
         self._settled = anyio.Event()
         self._must_stop = anyio.Event()
@@ -248,11 +248,6 @@ class OpencodeServer:
     @property
     def is_unused(self) -> bool:
         return self._leases == 0 and not self.unclaimed
-
-    @property
-    def tail(self) -> bytes:
-        """The last that it printed, both streams."""
-        return self._tail
 
     # --- its life -------------------------------------------------------------------------------
 
@@ -302,7 +297,7 @@ class OpencodeServer:
         if self._link is not None:
             await self._link.aclose()
         self._link = self._linked(port)
-        self._tail = b""
+        self.tail = b""
         with anyio.CancelScope(shield=True):
             # Half a start would leave an unrecorded process; a whole one takes milliseconds.
             running = self._running = await self._processes.open(
@@ -330,11 +325,11 @@ class OpencodeServer:
         # Ends with the process, never before: its exit is the proof that it is gone.
         with self._reading:
             async for chunk in running.chunks():
-                tail = self._tail + chunk.data
+                tail = self.tail + chunk.data
                 if self._port is None and (ready := READY_LINE.search(tail)) is not None:
                     self._port = int(ready[1])
                     self._saw_ready_line.set()
-                self._tail = tail[-TAIL_BYTES:]
+                self.tail = tail[-TAIL_BYTES:]
             self.exit = running.exit
         over.set()
 
@@ -382,7 +377,7 @@ class OpencodeServer:
         return (
             not self.stop_reason
             and isinstance(self.exit, ProcessExit)
-            and any(word in self._tail for word in PORT_TAKEN_WORDS)
+            and any(word in self.tail for word in PORT_TAKEN_WORDS)
         )
 
     async def settled(self) -> bool:

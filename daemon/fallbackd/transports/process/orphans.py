@@ -13,7 +13,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -50,25 +50,8 @@ async def end_family(family: Family, *, grace_s: float, bound_s: float) -> list[
     Returns:
         The pids that are left. Empty: none is found any more, which proves nothing.
     """
-    asked: set[tuple[int, int]] = set()
-    kill_at = time.monotonic() + grace_s
-    until = kill_at + bound_s
-    clean_looks = 0
-    while True:
-        members = find_members(family)
-        clean_looks = 0 if members else clean_looks + 1
-        if clean_looks == 2:
-            return []
-        now = time.monotonic()
-        if now >= until:
-            return [each.pid for each in members]
-        for each in members:
-            if now >= kill_at:
-                tree.send_signal(each, signal.SIGKILL)
-            elif (each.pid, each.start) not in asked:
-                asked.add((each.pid, each.start))
-                _ask(each)
-        await anyio.sleep(_LOOK_S)
+    left = await _end_all(lambda: find_members(family), 2, grace_s=grace_s, bound_s=bound_s)
+    return [each.pid for each in left or ()]
 
 
 async def end_below(runner: tree.Process, *, grace_s: float, bound_s: float) -> bool:
@@ -78,32 +61,53 @@ async def end_below(runner: tree.Process, *, grace_s: float, bound_s: float) -> 
     Returns:
         Whether all of it is proven to have exited. False also where the runner ended meanwhile.
     """
+
+    def below() -> list[tree.Process] | None:
+        found = tree.descendants([runner.pid], tree.processes())
+        if not tree.is_same(runner):
+            return None
+        return [each for each in found if not each.is_dead]
+
+    tree.send_signal(runner, signal.SIGSTOP)
+    try:
+        return await _end_all(below, _CLEAN_LOOKS, grace_s=grace_s, bound_s=bound_s) == []
+    finally:
+        tree.send_signal(runner, signal.SIGCONT)
+
+
+async def _end_all(
+    find: Callable[[], list[tree.Process] | None],
+    clean_looks: int,
+    *,
+    grace_s: float,
+    bound_s: float,
+) -> list[tree.Process] | None:
+    """
+    End what `find` finds, until it has found nothing so many times on end.
+
+    Returns:
+        What is left; None: it cannot be known.
+    """
     asked: set[tuple[int, int]] = set()
     kill_at = time.monotonic() + grace_s
     until = kill_at + bound_s
-    clean_looks = 0
-    tree.send_signal(runner, signal.SIGSTOP)
-    try:
-        while True:
-            below = tree.descendants([runner.pid], tree.processes())
-            if not tree.is_same(runner):
-                return False
-            members = [each for each in below if not each.is_dead]
-            clean_looks = 0 if members else clean_looks + 1
-            if clean_looks == _CLEAN_LOOKS:
-                return True
-            now = time.monotonic()
-            if now >= until:
-                return False
-            for each in members:
-                if now >= kill_at:
-                    tree.send_signal(each, signal.SIGKILL)
-                elif (each.pid, each.start) not in asked:
-                    asked.add((each.pid, each.start))
-                    _ask(each)
-            await anyio.sleep(_LOOK_S)
-    finally:
-        tree.send_signal(runner, signal.SIGCONT)
+    clean = 0
+    while True:
+        if (members := find()) is None:
+            return None
+        clean = 0 if members else clean + 1
+        if clean == clean_looks:
+            return []
+        now = time.monotonic()
+        if now >= until:
+            return members or None
+        for each in members:
+            if now >= kill_at:
+                tree.send_signal(each, signal.SIGKILL)
+            elif (each.pid, each.start) not in asked:
+                asked.add((each.pid, each.start))
+                _ask(each)
+        await anyio.sleep(_LOOK_S)
 
 
 async def end_group(path: str, token: str, *, bound_s: float) -> bool:

@@ -68,17 +68,12 @@ class Follower:
 
     def __init__(self, directory: str, *, offset: int = 0) -> None:
         self._directory = directory
-        self._offset = offset
+        self.offset = offset
         self._part: _Part | None = None
         self._log = self._index = -1
         self._log_at = self._index_at = 0
         self._rest = b""
         self._is_damaged = False
-
-    @property
-    def offset(self) -> int:
-        """Return the place behind the last byte that was read."""
-        return self._offset
 
     @property
     def part_start(self) -> int:
@@ -101,10 +96,10 @@ class Follower:
             # Its successor exists, so this part is complete: but was it, when we looked?
             if chunks := self._read_part():
                 return chunks
-            gap = following.start - self._offset
+            gap = following.start - self.offset
             had_part = self._part is not None
             if self._open(following) and gap > 0 and had_part:
-                self._offset = following.start
+                self.offset = following.start
                 return [Chunk("stderr", _gap(gap), self._time())]
         return []
 
@@ -118,7 +113,7 @@ class Follower:
         parts = list_parts(self._directory)
         if self._part is None:
             # Start in the part that holds the offset, or in the first one behind it.
-            before = [part for part in parts if part.start <= self._offset]
+            before = [part for part in parts if part.start <= self.offset]
             return before[-1] if before else next(iter(parts), None)
         return next((part for part in parts if part.start > self._part.start), None)
 
@@ -164,11 +159,11 @@ class Follower:
                 break
             start = self._log_at
             self._log_at += count
-            if stop <= self._offset:
+            if stop <= self.offset:
                 continue
-            skipped = max(0, self._offset - (stop - count))
+            skipped = max(0, self.offset - (stop - count))
             data = os.pread(self._log, count - skipped, start + skipped)
-            self._offset = stop
+            self.offset = stop
             size += count
             chunks.append(Chunk(letter, data, at))
         return chunks

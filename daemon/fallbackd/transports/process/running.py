@@ -207,7 +207,7 @@ class RunningProcess:
     ) -> None:
         self.attempt = attempt
         self._line = RunnerLine(line)
-        self._directory = directory
+        self.directory = directory
         self._token = token
         self._limits = limits
         self._now = now
@@ -217,18 +217,18 @@ class RunningProcess:
         self._waiting: anyio.CancelScope | None = None
         self.was_unheard = False
         """No runner answered in time."""
-        self._pid: int | None = None
+        self.pid: int | None = None
         self._start = 0
         self._cgroup = ""
         self._seen = -1
         self._direct: list[Chunk] = []
-        self._log_bytes = 0
+        self.log_bytes = 0
         self._exit: Exit | None = None
         self._was_stopped = False
         self._is_ordered = False
         self._is_followed = False
         """Another task waits for the line."""
-        self._recorded_bytes = 0
+        self.recorded_bytes = 0
         self._unread_bytes = 0
         self._find_end: Callable[[], Awaitable[Exit | None]] | None = None
 
@@ -243,16 +243,16 @@ class RunningProcess:
         """Re-attach to a program of an earlier daemon whose runner cannot be met any more."""
         running = cls(None, directory, "", limits, now)
         running._find_end = find_end
-        running._recorded_bytes = recorded_bytes(directory)
+        running.recorded_bytes = recorded_bytes(directory)
         pid = (read_record(directory, ATTEMPT_FILE) or {}).get("pid")
-        running._pid = pid if isinstance(pid, int) else None
+        running.pid = pid if isinstance(pid, int) else None
         return running
 
     async def meet(self) -> bool:
         """Connect to a runner that an earlier daemon has left. False: it has exited."""
         self._is_ordered = True
         self._is_followed = True
-        self._recorded_bytes = recorded_bytes(self._directory)
+        self.recorded_bytes = recorded_bytes(self.directory)
         self._follower.begin()
         try:
             with anyio.move_on_after(_MEETING_S):
@@ -274,11 +274,6 @@ class RunningProcess:
         return running
 
     @property
-    def pid(self) -> int | None:
-        """The program's own; None when it was not started."""
-        return self._pid
-
-    @property
     def exit(self) -> Exit:
         if self._exit is None:
             raise RuntimeError("the program has not ended yet")
@@ -288,14 +283,6 @@ class RunningProcess:
     def is_gone(self) -> bool | None:
         """Return whether all of it is proven to have exited; None: it has not ended yet."""
         return None if self._exit is None else self._exit.gone
-
-    @property
-    def log_bytes(self) -> int:
-        return self._log_bytes
-
-    @property
-    def recorded_bytes(self) -> int:
-        return self._recorded_bytes
 
     @property
     def is_over(self) -> bool:
@@ -331,7 +318,7 @@ class RunningProcess:
         return True
 
     def _is_answered(self) -> bool:
-        return self._pid is not None or self._exit is not None
+        return self.pid is not None or self._exit is not None
 
     async def chunks(self) -> AsyncIterator[Chunk]:
         self._is_followed = True
@@ -352,14 +339,14 @@ class RunningProcess:
                     left = sum(len(chunk.data) for chunk in batch)
                     for chunk in batch:
                         left -= len(chunk.data)
-                        self._log_bytes = self._follower.offset - left
+                        self.log_bytes = self._follower.offset - left
                         yield chunk
                     await anyio.lowlevel.checkpoint()
                     continue
                 self._tell_seen()
                 direct, self._direct = self._direct, []
                 for chunk in direct:
-                    self._log_bytes += len(chunk.data)
+                    self.log_bytes += len(chunk.data)
                     yield chunk
                 if is_last:
                     break
@@ -375,7 +362,7 @@ class RunningProcess:
 
     def _left_bytes(self) -> int:
         """Return how much of the recording has not been read."""
-        return recorded_bytes(self._directory) - self._follower.offset
+        return recorded_bytes(self.directory) - self._follower.offset
 
     async def _wait_for_line(self) -> None:
         """Wait until the runner says something, or has been silent too long about a stop."""
@@ -419,10 +406,6 @@ class RunningProcess:
         """Above every process of the program; None: it has not been heard yet, or has exited."""
         return self._line.runner
 
-    @property
-    def directory(self) -> str:
-        return self._directory
-
     def release(self) -> None:
         self._follower.close()
         if self._is_followed:
@@ -446,7 +429,7 @@ class RunningProcess:
     def _take(self, kind: bytes, payload: bytes) -> None:
         if kind == frames.STARTED:
             started = frames.read_json(payload)
-            self._pid, self._start = started["pid"], started["start"]
+            self.pid, self._start = started["pid"], started["start"]
             self._cgroup = started.get("cgroup", "")  # an older runner has none
         elif kind == frames.REFUSED:
             record = frames.read_json(payload)
@@ -472,7 +455,7 @@ class RunningProcess:
             with anyio.CancelScope(shield=True):  # bounded by both limits
                 self._exit = await self._end_below(runner)
             if self._exit is not None:
-                clear_drafts(self._directory)  # it may have been killed while it wrote its last one
+                clear_drafts(self.directory)  # it may have been killed while it wrote its last one
         self._exit = self._exit or self._recorded_exit()
         if self._exit is not None:
             return
@@ -482,12 +465,12 @@ class RunningProcess:
             note = "its exit was not recorded"
             self._exit = ProcessExit(at=self._now(), note=note) if found is None else found
             return
-        if self._pid is None and self._is_unclaimed():
+        if self.pid is None and self._is_unclaimed():
             note = "its runner ended before it started anything"
             self._exit = ProcessExit(at=self._now(), stopped=self._was_stopped, note=note)
             return
         family = Family(
-            token=self._token, directory=self._directory, pid=self._pid or 0, start=self._start
+            token=self._token, directory=self.directory, pid=self.pid or 0, start=self._start
         )
         with anyio.CancelScope(shield=True):  # bounded by both limits
             left = await end_family(
@@ -496,7 +479,7 @@ class RunningProcess:
                 bound_s=self._limits.kill_bound_s,
             )
             is_proven = await end_group(self._cgroup, self._token, bound_s=_ENDING_S)
-        clear_drafts(self._directory)
+        clear_drafts(self.directory)
         note = "its runner was killed; how it ended is unknown"
         if left and not is_proven:
             note += f"; not killed: {', '.join(map(str, left))}"
@@ -531,7 +514,7 @@ class RunningProcess:
 
     def _recorded_exit(self) -> Exit | None:
         family = Family(
-            token=self._token, directory=self._directory, pid=self._pid or 0, start=self._start
+            token=self._token, directory=self.directory, pid=self.pid or 0, start=self._start
         )
         try:
             return recorded_exit(family, None)
@@ -541,6 +524,6 @@ class RunningProcess:
     def _is_unclaimed(self) -> bool:
         """Return whether no runner has come so far as to start something."""
         try:
-            return not privatefile.exists(os.path.join(self._directory, CLAIM_FILE))
+            return not privatefile.exists(os.path.join(self.directory, CLAIM_FILE))
         except OSError:
             return False
