@@ -84,16 +84,20 @@ def unknown_name(
     is_prefixed = kind in ("chain", "role") and bool(rest)
     if not (header or is_prefixed):
         return None
-    policy = settings.policy
-    is_model = not is_prefixed and any(one.model == name for one in policy.backends.values())
-    is_ours = rest in policy.roles if kind == "role" else wanted(name, policy).name != _ANY
-    if name == _ANY or is_model or is_ours:
+    if name == _ANY or _is_known(name, settings.policy, is_prefixed=is_prefixed):
         return None
     known = ", ".join([one for one in names(settings, kinds, {mode}) if not one.startswith(ALIAS)])
     what = kind if is_prefixed else "chain, role, backend or model"
     text = f"no {what} is named {rest if is_prefixed else name}"
     text += f"; known are: {known[:MAX_KNOWN_CHARS]}" if known else "; none is configured"
     return Refusal(404, text, "unknown_name")
+
+
+def _is_known(name: str, policy: Policy, *, is_prefixed: bool) -> bool:
+    if not is_prefixed and any(one.model == name for one in policy.backends.values()):
+        return True
+    kind, _, rest = name.partition(":")
+    return rest in policy.roles if kind == "role" else wanted(name, policy).name != _ANY
 
 
 class Fitting(Struct, frozen=True, kw_only=True):

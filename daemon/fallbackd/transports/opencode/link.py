@@ -92,20 +92,9 @@ class OpencodeLink:
             return Called(status=0, problem=f"no answer within {limit_s:g} s")
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             return Called(status=0, problem=type(error).__name__)
-        try:
-            answer = foreign_json.decode(response.content) if response.content else None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            answer = None
-            if response.is_success and _is_json(response):
-                return Called(status=502, problem="an answer that cannot be read")
         if response.is_success and _is_page(response) and not path.startswith(_NEWER):
             return await self._not_understood(limit_s)
-        if response.is_success:
-            why = unsupported(_version(answer)) if path == HEALTH else ""
-            status = NOT_SUPPORTED if why else response.status_code
-            return Called(status=status, body=answer, problem=why, is_unsupported=bool(why))
-        problem = f"HTTP {response.status_code}{_words(answer)}"
-        return Called(status=response.status_code, body=answer, problem=problem)
+        return _called(response, path)
 
     async def _not_understood(self, limit_s: float) -> Called:
         """
@@ -137,6 +126,21 @@ class OpencodeLink:
             except httpx2.HTTPError:
                 return
             return
+
+
+def _called(response: "httpx2.Response", path: str) -> Called:
+    try:
+        answer = foreign_json.decode(response.content) if response.content else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        answer = None
+        if response.is_success and _is_json(response):
+            return Called(status=502, problem="an answer that cannot be read")
+    if response.is_success:
+        why = unsupported(_version(answer)) if path == HEALTH else ""
+        status = NOT_SUPPORTED if why else response.status_code
+        return Called(status=status, body=answer, problem=why, is_unsupported=bool(why))
+    problem = f"HTTP {response.status_code}{_words(answer)}"
+    return Called(status=response.status_code, body=answer, problem=problem)
 
 
 async def _event_data(answer: "httpx2.Response") -> AsyncIterator[bytes]:

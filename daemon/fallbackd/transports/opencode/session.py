@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, assert_never
 
@@ -20,6 +19,7 @@ from fallbackd.core.protocol import (
 )
 from fallbackd.transports.opencode.link import CallFailed, ToldEvent, ToldSnapshot
 from fallbackd.transports.opencode.server import OpencodeServer
+from fallbackd.transports.process.orphans import end_all
 from fallbackd.transports.process.runner import tree
 
 CREATE_LIMIT_S = 90.0
@@ -251,24 +251,11 @@ async def end_tools(watch: ToolWatch, *, is_alone: bool, all_sessions: bool = Fa
     Returns:
         Whether they are gone.
     """
-    started_at = anyio.current_time()
-    asked: set[tuple[int, int]] = set()
-    clean_looks = 0
-    while True:
-        tools = find_tools(watch, is_alone=is_alone, all_sessions=all_sessions)
-        clean_looks = 0 if tools else clean_looks + 1
-        if clean_looks == 2:
-            return True
-        elapsed_s = anyio.current_time() - started_at
-        if elapsed_s > TERM_S + KILL_S:
-            return False
-        for each in tools:
-            if elapsed_s > TERM_S:
-                tree.send_signal(each, signal.SIGKILL)
-            elif (each.pid, each.start) not in asked:
-                asked.add((each.pid, each.start))
-                tree.send_signal(each, signal.SIGTERM)
-        await anyio.sleep(_LOOK_S)
+
+    def tools() -> list[tree.Process]:
+        return find_tools(watch, is_alone=is_alone, all_sessions=all_sessions)
+
+    return await end_all(tools, 2, grace_s=TERM_S, bound_s=KILL_S) == []
 
 
 def _below(server_pid: int) -> list[tree.Process]:

@@ -50,7 +50,7 @@ async def end_family(family: Family, *, grace_s: float, bound_s: float) -> list[
     Returns:
         The pids that are left. Empty: none is found any more, which proves nothing.
     """
-    left = await _end_all(lambda: find_members(family), 2, grace_s=grace_s, bound_s=bound_s)
+    left = await end_all(lambda: find_members(family), 2, grace_s=grace_s, bound_s=bound_s)
     return [each.pid for each in left or ()]
 
 
@@ -70,12 +70,12 @@ async def end_below(runner: tree.Process, *, grace_s: float, bound_s: float) -> 
 
     tree.send_signal(runner, signal.SIGSTOP)
     try:
-        return await _end_all(below, _CLEAN_LOOKS, grace_s=grace_s, bound_s=bound_s) == []
+        return await end_all(below, _CLEAN_LOOKS, grace_s=grace_s, bound_s=bound_s) == []
     finally:
         tree.send_signal(runner, signal.SIGCONT)
 
 
-async def _end_all(
+async def end_all(
     find: Callable[[], list[tree.Process] | None],
     clean_looks: int,
     *,

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -140,44 +141,8 @@ class ProcessTransport:
         except OSError as error:
             return self._not_started(error, directory)
         token = secrets.token_hex(16)
-        marks = {
-            "FALLBACKD_ATTEMPT": attempt,
-            "PWD": call.cwd,
-            **env,
-            TOKEN_VARIABLE: token,
-            DIRECTORY_VARIABLE: directory,
-        }
-        stdin = call.stdin or b""
-        added = {**_temporary(call, tmp), **call.env}
-        unset = call.unset if call.confinement is None else (*call.unset, *_OF_TMUX)
-        child_env = child_environment(
-            self._environ.with_kept(call.keeps),
-            added=added,
-            unset=unset,
-            marks={**credential, **marks},
-        )
-        confine = confine_words(call.confinement, child_env, directory=directory)
-        copies = copy_words(call.copies, confine, child_env)
-        spec = {
-            "argv": call.argv,
-            "cwd": call.cwd,
-            "cwd_id": call.cwd_id,
-            "env": {**child_env, **{name: each["top"] for name, each in copies.items()}},
-            "confine": confine,
-            "copies": list(copies.values()),
-            "stdin_bytes": len(stdin),
-            "directory": directory,
-            "tmp": tmp,
-            "token": token,
-            "cgroup": cgroup.path_for(self._cgroup_home, attempt, token),
-            "umask": self._umask,
-            "core_bytes": self._limits.core_bytes,
-            "epoch": self._now() - time.clock_gettime(time.CLOCK_BOOTTIME),
-            "max_log_bytes": self._limits.max_log_bytes,
-            "stop_grace_s": self._limits.stop_grace_s,
-            "kill_bound_s": self._limits.kill_bound_s,
-        }
-        order = frames.pack_json(frames.SPEC, spec) + stdin
+        spec = self._spec(call, attempt, directory, tmp, token, credential, env)
+        order = frames.pack_json(frames.SPEC, spec) + (call.stdin or b"")
         for _ in range(_LAUNCHES):
             try:
                 line, launcher = await self._launch()
@@ -206,6 +171,55 @@ class ProcessTransport:
                 launcher.kill()
                 await self._end_launcher(launcher)
         return self._not_started(OSError(errno.EAGAIN, ""), sys.executable)
+
+    def _spec(
+        self,
+        call: CommandLine,
+        attempt: str,
+        directory: str,
+        tmp: str,
+        token: str,
+        credential: dict[str, str],
+        env: dict[str, str],
+    ) -> dict[str, Any]:
+        """Make the order of a runner."""
+        marks = {
+            **credential,
+            "FALLBACKD_ATTEMPT": attempt,
+            "PWD": call.cwd,
+            **env,
+            TOKEN_VARIABLE: token,
+            DIRECTORY_VARIABLE: directory,
+        }
+        added = {**_temporary(call, tmp), **call.env}
+        unset = call.unset if call.confinement is None else (*call.unset, *_OF_TMUX)
+        child_env = child_environment(
+            self._environ.with_kept(call.keeps),
+            added=added,
+            unset=unset,
+            marks=marks,
+        )
+        confine = confine_words(call.confinement, child_env, directory=directory)
+        copies = copy_words(call.copies, confine, child_env)
+        return {
+            "argv": call.argv,
+            "cwd": call.cwd,
+            "cwd_id": call.cwd_id,
+            "env": {**child_env, **{name: each["top"] for name, each in copies.items()}},
+            "confine": confine,
+            "copies": list(copies.values()),
+            "stdin_bytes": len(call.stdin or b""),
+            "directory": directory,
+            "tmp": tmp,
+            "token": token,
+            "cgroup": cgroup.path_for(self._cgroup_home, attempt, token),
+            "umask": self._umask,
+            "core_bytes": self._limits.core_bytes,
+            "epoch": self._now() - time.clock_gettime(time.CLOCK_BOOTTIME),
+            "max_log_bytes": self._limits.max_log_bytes,
+            "stop_grace_s": self._limits.stop_grace_s,
+            "kill_bound_s": self._limits.kill_bound_s,
+        }
 
     async def attach(self, *, attempt: str, directory: str) -> "RunningProcess | None":
         self._forget_ended()
