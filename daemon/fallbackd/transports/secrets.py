@@ -144,9 +144,7 @@ def _iso(text: str) -> float | None:
 
 
 def _claims(secret: str) -> dict[str, Any]:  # any JSON
-    """
-    Read what a JSON Web Token says of itself; nothing where it is none. Source: RFC 7519, 4.1.
-    """
+    """Read the claims of a JSON Web Token; nothing where it is none. Source: RFC 7519, 4.1."""
     parts = secret.split(".")
     if len(parts) != 3 or not secret.startswith("ey"):
         return {}

@@ -23,9 +23,7 @@ class AnswerHead(Struct, frozen=True, kw_only=True):
 
 
 class ToCaller(Protocol):
-    """
-    The receiver of an answer: `begin` once, then `send`; or `write`, and `drained` after a False.
-    """
+    """Receiver of an answer: `begin` once, then `send`; or `write`, and `drained` after a False."""
 
     @property
     def takes_pieces(self) -> bool:
@@ -78,9 +76,7 @@ class NotAnswered(Struct, frozen=True, kw_only=True):
     reason: Reason = Reason.UNKNOWN
     """Its meaning, when that has been judged."""
     unsuited: str = ""
-    """
-    The reason why it is none for this request, which is no fault of its own; empty: it has failed.
-    """
+    """Why it cannot serve this request, through no fault of its own; empty: it has failed."""
     is_translated: bool = False
     """The request was put into the words of another API, which may be what was refused."""
 

@@ -199,9 +199,7 @@ def _with_stand_in(
 
 
 class Choices:
-    """
-    The names that the `model` of a request offers, kept while the configuration stays as it is.
-    """
+    """Names that the `model` of a request offers, kept while the configuration stays as it is."""
 
     def __init__(self) -> None:
         self._settings: Settings | None = None

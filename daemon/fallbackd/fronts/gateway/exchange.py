@@ -168,9 +168,7 @@ class CallReport:
         return None
 
     async def _left_conversation(self) -> None:
-        """
-        Say that the conversation of the call does not go on with the next call of its conversation.
-        """
+        """Say that the next call of the conversation does not go on from this one."""
         if self._call["session"] is not None:
             with suppress(Refused):
                 seen = Reported(**{**self._call, "lease": None}, outcome="released")
@@ -551,9 +549,7 @@ class Exchange:
     async def _reported(
         self, failed: NotAnswered, chosen: Resolution, report: CallReport
     ) -> ReportAnswer | None:
-        """
-        Report a failure. None: there is nothing to say against the backend, which is passed over.
-        """
+        """Report a failure. None: nothing is said against the backend, which is passed over."""
         if not failed.unsuited:
             answer = await report.failed(failed.evidence)
             if answer is not None:
@@ -726,10 +722,7 @@ class Exchange:
         self._makers.keep(response, backend, credential, is_stored=is_stored)
 
     def _not_done(self, failed: NotAnswered, backend: BackendId, bound: Maker | None) -> None:
-        """
-        Note a failure of a request that acts: it is sent again only where it was certainly not
-        begun.
-        """
+        """Note a failure of a request that acts: it is sent again only if it was not begun."""
         self._may_have_begun = answers.may_have_begun(failed.evidence)
         if not self._may_have_begun:
             self._makers.free(self._key, bound)

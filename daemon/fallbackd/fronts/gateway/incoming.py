@@ -38,9 +38,7 @@ class IncomingRequest:
         self.url = b""
         self.fields: list[tuple[bytes, bytes]] = []
         self.body = bytearray()
-        """
-        Content in one block, which is given back to the system at once: pieces would lie scattered.
-        """
+        """Content in one block, given back to the system at once: pieces would lie scattered."""
         self.size = 0
         """Size of the body, as far as it has come."""
         self.is_begun = self.has_head = False

@@ -28,10 +28,7 @@ from fallbackd.fronts.gateway.translate.translation import Target, Translation
 from fallbackd.ports.passing import PassedOn, TakePiece
 
 HOP = "x-fallbackd-hop"
-"""
-Header that counts how often a request has passed a daemon like this one: one that comes back goes
-round.
-"""
+"""Header that counts the daemons that a request has passed: one that comes back goes round."""
 
 MAX_TEMPLATES = 256
 """Callers choose models and queries."""
@@ -177,10 +174,7 @@ _KEPT = ("user-agent", HOP)
 def outward(
     asked: Passage, model: str | None, headers: Mapping[str, str], body: Body
 ) -> OutwardCall:
-    """
-    Make the call to a backend of the caller's own API. A body stays packed where its model stays as
-    it is.
-    """
+    """Make the call to a backend of the caller's own API. A body stays packed with its model."""
     if body.packed is None:
         return OutwardCall(asked=asked, model=model, headers=headers, body=body.plain or b"")
     is_in_body = asked.mode != "generate_content" or (asked.embeds and body.plain is not None)

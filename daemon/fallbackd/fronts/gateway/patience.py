@@ -1,6 +1,4 @@
-"""
-Times that the gateway waits: for a caller, for a backend, and before it asks one a second time.
-"""
+"""Waits of the gateway: for a caller, for a backend, and before it asks one a second time."""
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
@@ -167,10 +165,7 @@ class Pauses:
         self._until: dict[Awaited, float] = {}
 
     async def over(self, engine: Engine, one: Awaited) -> bool:
-        """
-        Return when the pause is over. False: there was one, and the candidate may not be used any
-        more.
-        """
+        """Wait for the pause. False: there was one, and the candidate may not be used any more."""
         has_waited = False
         while (until := self._until.get(one)) is not None:
             if until <= anyio.current_time():

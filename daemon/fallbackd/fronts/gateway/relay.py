@@ -58,9 +58,7 @@ class SealedWatch(AnswerWatch):
 # --- the relay -----------------------------------------------------------------------------------
 
 FAREWELL_S = 1.0
-"""
-Wait for the end of a stream whose last event has come, and of chat completions that have ended.
-"""
+"""Wait for the end of a stream whose last event has come, or of ended chat completions."""
 AFTER_END_S = 10.0
 """Wait for what still comes behind the reason of an end: usage, the last event, another answer."""
 
@@ -265,9 +263,7 @@ class Relay:
         return is_bad or (is_said and not self._is_held_to_end) or len(self._held) > most
 
     async def _begin_or_fail(self, passed: PassedOn, head: HttpResponse) -> NotAnswered | None:
-        """
-        Decide before the beginning: why the next backend is asked, if so; else it may begin now.
-        """
+        """Decide before the beginning: why the next backend is asked, or that it may begin."""
         if self._watch.has_failed and self._is_good:
             return self._not_answered(passed, head, self._why(passed, head) or Evidence())
         if self._is_to_begin():
@@ -340,9 +336,7 @@ class Relay:
         return structs.replace(evidence, text=text.decode("utf-8", "surrogatepass"), body=body)
 
     def _damage(self) -> Evidence | None:
-        """
-        Describe the damage of an event that was left out, unless it was no piece of the answer.
-        """
+        """Describe the damage of an event that was left out, if it was a piece of the answer."""
         sieve = self._sieve
         if sieve is None or not sieve.has_dropped:
             return None

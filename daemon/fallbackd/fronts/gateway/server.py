@@ -614,9 +614,7 @@ class GatewayServer:
         tasks.start_soon(self._serve_one, line, accepted, strangers)
 
     def _has_place(self, line: CallerLine) -> bool:
-        """
-        Return whether one that is known now may ask: the one that has been idle longest makes room.
-        """
+        """Return whether one that is known now may ask: the longest idle one makes room."""
         is_full = line not in self._known and len(self._known) >= MAX_CONNECTIONS
         if is_full and not self._closed_idle():
             return False

@@ -181,9 +181,7 @@ def model_of(info: EventFields) -> str | None:
 
 
 def variant_of(info: EventFields) -> str:
-    """
-    Read how hard the model of a message is to think, by its name; empty: as it does by itself.
-    """
+    """Read how hard the model of a message is to think, by name; empty: as it does by itself."""
     return _text(_table(info.get("model")).get("variant")) or _text(info.get("variant"))
 
 
@@ -321,9 +319,7 @@ def parts_again(parts: object) -> list[dict[str, Any]]:
 
 
 def is_of_user(message: EventFields) -> bool:
-    """
-    Return whether a person wrote it: a compaction writes messages in the name of the user too.
-    """
+    """Return whether a person wrote it: a compaction writes in the name of the user too."""
     if _table(message.get("info")).get("role") != "user":
         return False
     parts = message.get("parts")

@@ -488,9 +488,7 @@ class Replay:
         return idles - self._idles > self._own_idles + stops
 
     async def _is_stopped_in_log(self, since: HeardSince | None) -> bool:
-        """
-        Return whether more aborts were asked for than ours. A subagent is stopped with its parent.
-        """
+        """Return whether others asked for aborts too. A subagent is stopped with its parent."""
         if since is None or self._aborted_at is None:
             return False
         parent = self._track.parent

@@ -84,10 +84,7 @@ async def send(peer: socket.socket, data: bytes) -> None:
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
     max_connections: int = 1024
     silent_s: float = 1.0
-    """
-    Limit where all places are taken: after this long without any request a connection may be
-    closed.
-    """
+    """Silence after which a connection without any request may be closed, if all are taken."""
     idle_s: float = 60.0
     """Limit for one that has asked before, and for which nothing is done or waited for."""
     max_line_bytes: int = MAX_LINE_BYTES

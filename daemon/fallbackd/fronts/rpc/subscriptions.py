@@ -298,9 +298,7 @@ class Subscriptions:
 
 
 def _is_at(one: Subscription, what: Progress) -> bool:
-    """
-    Return whether a piece follows what the subscriber has. It is not kept: it is sent as it came.
-    """
+    """Return whether a piece, which is sent as it came, follows what the subscriber has."""
     return what.offset >= _offset_in(one, what.attempt, what.run)
 
 

@@ -208,9 +208,7 @@ AT_ONCE_BYTES = 256 * 1024
 """A long request is given so long for each part of it, and as much of an answer is held."""
 
 LineKey = tuple[object, ...]
-"""
-Place that a connection leads to, and how: those of the same place may be used for one another.
-"""
+"""Place that a connection leads to, and how: those of the same place are interchangeable."""
 
 
 class ServerLine(asyncio.Protocol):

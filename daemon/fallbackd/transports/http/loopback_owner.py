@@ -37,10 +37,7 @@ class _Row(Struct, frozen=True):
 
 
 def _owners(peer: tuple[Address, int], own: tuple[Address, int]) -> tuple[set[int], set[int]]:
-    """
-    Find the owners of the listener and of the connection: one that is not accepted yet has no
-    owner.
-    """
+    """Find the owners of listener and connection; one not accepted yet has no owner."""
     rows = [row for row in _rows() if row.local[1] == peer[1]]
     listening = {r.uid for r in rows if r.is_listening and _serves(r.local[0], peer[0])}
     accepted = {r.uid for r in rows if (r.local, r.remote) == (peer, own) and r.inode}

@@ -256,10 +256,7 @@ class HttpTransport:
         return Carried(headers=headers, body=body, values=values)
 
     def _hiding(self, secrets: tuple[str, ...]) -> SecretValues:
-        """
-        Keep the forms of secrets: to write one in all of them takes as long as the rest of a
-        request.
-        """
+        """Keep the forms of secrets: making them takes as long as the rest of a request."""
         found = self._known.pop(secrets, None)
         if found is None:
             found = SecretValues()

@@ -97,9 +97,7 @@ class OpencodeLink:
         return _called(response, path)
 
     async def _not_understood(self, limit_s: float) -> Called:
-        """
-        Say why it has answered with its web page, as version 2 does where it does not know a call.
-        """
+        """Say why it has answered with its web page, as version 2 does for an unknown call."""
         for path in _NEWER_HEALTH:
             called = await self.call("GET", path, limit_s=limit_s)
             if called.is_good and (why := unsupported(_version(called.body))):
@@ -206,9 +204,7 @@ class ToldSnapshot(Struct, frozen=True, kw_only=True):
     children: tuple[Mapping[str, Any], ...]
     """Sessions, parents first."""
     statuses: Mapping[str, Any]
-    """
-    Statuses of those that are at work. Asked for before the messages: what is idle has said all.
-    """
+    """Statuses of those at work. Asked for before the messages: what is idle has said all."""
     messages: Mapping[str, list[Any]]
     """`[{"info", "parts"}]` by session."""
     asked: tuple[ToldEvent, ...] = ()
@@ -270,9 +266,7 @@ class Told:
                     self._whole.discard(str(part.get("id")))
 
     def has(self, event: Mapping[str, Any]) -> bool:
-        """
-        Return whether it says nothing new: the same state, or a piece of a text that is whole.
-        """
+        """Return whether it says nothing new: the same state, or a piece of a whole text."""
         if event.get("type") == "message.part.delta":
             return str(_fields(event.get("properties")).get("partID")) in self._whole
         if event.get("type") in ("permission.asked", "question.asked"):

@@ -183,10 +183,7 @@ class NewPrompt(RunningPrompt):
             pass  # nothing is posted without the record that follows
 
     def _write_down(self, server: OpencodeServer, session: ServedSession) -> Exit | None:
-        """
-        Write the record before the prompt is posted: who finds none posts it again. Not None: it
-        cannot.
-        """
+        """Write the record before the prompt is posted. Not None: it cannot be written."""
         assert self._tools is not None
         record = PromptRecord(
             server=server.directory.name,

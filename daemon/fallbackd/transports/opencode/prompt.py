@@ -355,9 +355,7 @@ class RunningPrompt:
             pass
 
     async def _unless_stopped(self, step: Callable[[], Awaitable[T]]) -> T | None:
-        """
-        Return what `step` returns, or None when a stop came first. No scope outlives a `yield`.
-        """
+        """Return what `step` returns, or None if a stop came first. No scope outlives a `yield`."""
         with anyio.CancelScope() as self._scope:
             if self._stop_grace_s is not None:
                 self._scope.cancel()

@@ -62,9 +62,7 @@ class PromptRecord(Struct, frozen=True, kw_only=True):
     before: tuple[tuple[int, int], ...] = ()
     """(pid, start) of what ran below the server when the prompt began."""
     earlier: tuple[str, ...] = ()
-    """
-    Content of its session before this prompt: ids of messages, and of its subagents' sessions.
-    """
+    """Content of its session before this prompt: ids of messages and of subagents' sessions."""
     exit: Exit | None = None
 
 
@@ -147,9 +145,7 @@ class FoundServer(Struct, frozen=True, kw_only=True):
         return f"Found({self.key!r}, pid={self.running.pid})"
 
     def runs_with(self, environment: Mapping[str, str]) -> bool:
-        """
-        Return whether it would be started with the same today, but for what each server has alone.
-        """
+        """Return whether it would be started with the same today, but for its own variables."""
         return _shared(self.environment) == _shared(environment)
 
 

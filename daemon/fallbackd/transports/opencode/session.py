@@ -113,9 +113,7 @@ class ServedSession:
         return True
 
     async def delete(self) -> None:
-        """
-        Delete it: no prompt can reach it any more, also none that was sent before and is late.
-        """
+        """Delete it: no prompt can reach it any more, not even a late one."""
         await self._call("DELETE", f"/session/{self.name}")
 
     async def look(self) -> ToldSnapshot:
@@ -311,9 +309,7 @@ def without_server(server: OpencodeServer, *, was_posted: bool, at: float) -> Ex
 
 
 def error_of(error: CallFailed) -> dict[str, Any]:
-    """
-    Make an error in the shape of `session.error`, from an answer that has that shape as a rule.
-    """
+    """Make an error in the shape of `session.error`, which the answer mostly has."""
     answer = error.body if isinstance(error.body, dict) else {}
     data = answer.get("data")
     data = data if isinstance(data, dict) else {}

@@ -32,10 +32,7 @@ _WITH_VALUE = frozenset(
     }
 )
 LONGEST_BEFORE_S = 60.0
-"""
-Longest time between a request and the message that it writes: the plugins of a project are loaded
-first.
-"""
+"""Longest time from a request to its message: the plugins of a project are loaded first."""
 CLOSE_S = 2.0
 ROUNDED_S = 0.1
 """Time by which a request may seem to come after the message that it writes."""

@@ -137,10 +137,7 @@ def _key(one: Place) -> tuple[object, ...]:
 
 
 def _places(cwd: str) -> list[Place]:
-    """
-    List the places in the repository, its linked working trees and submodules, and repositories
-    below.
-    """
+    """List the places of the repository, its linked trees and submodules, and of those below."""
     found: dict[tuple[object, ...], Place] = {}
     for tree in (work_tree(cwd), *islice(_trees_below(os.path.realpath(cwd)), MAX_BELOW)):
         marker = os.path.join(tree, ".git")
@@ -286,10 +283,7 @@ def _restore(known: Place) -> Iterator[str]:
 
 
 def _put_back(handle: int, known: Place) -> Iterator[str]:
-    """
-    Put one back in the directory that stands there now: the agent may have made it, as a copy or
-    anew.
-    """
+    """Put one back in the directory that stands there now, which the agent may have made."""
     for name, before in known.files.items():
         now = _read(name, handle)
         if before == now:

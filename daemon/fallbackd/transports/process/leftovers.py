@@ -231,9 +231,7 @@ def _connect(directory: str, found: Identity | None) -> socket.socket | None:
 
 
 def _is_runner(pid: int, found: Identity | None) -> bool:
-    """
-    Return whether a process is the runner of the claim; where that cannot be read, some runner.
-    """
+    """Return whether a process is the runner of the claim, or any if that cannot be read."""
     runner = None if found is None or found.boot_id != tree.boot_id() else _runner(found)
     return tree.name_of(pid) == RUNNER_NAME and (runner is None or runner.pid == pid)
 

@@ -41,10 +41,7 @@ class LogSlice(Struct, frozen=True, kw_only=True):
     """A piece of the log as people see it. Bytes, since it may begin inside a character."""
 
     data: bytes
-    """
-    Printed bytes. Where the cap has dropped output, a marker line that counts it stands in its
-    place.
-    """
+    """Printed bytes, with a marker line that counts what the cap has dropped."""
     next_offset: int
     end_offset: int
     """The end of the log now."""

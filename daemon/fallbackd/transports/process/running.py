@@ -174,9 +174,7 @@ _ENDING_S = 5.0
 _LAST_WORD_S = 2.0
 """Limit of the record of a runner below which nothing lives any more."""
 _LAST_READ_BYTES = 1024 * 1024
-"""
-Bytes of what was stopped that are read after its end. More would only delay what waits for that.
-"""
+"""Bytes of a stopped program that are read after its end. More would delay what waits."""
 
 
 class RunnerLimits(Struct, frozen=True, kw_only=True):

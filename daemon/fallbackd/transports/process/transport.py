@@ -104,14 +104,9 @@ class ProcessTransport:
         self._launcher: _Launcher | None = None
         self._running: set[RunningProcess] = set()
         self._known: dict[str, Started] = {}
-        """
-        Programs by directory: those whose runner lives, or of which nothing says how it ended.
-        """
+        """Programs by directory whose runner lives, or whose end nothing tells."""
         self._lost_since: int | None = None
-        """
-        Instant at which the first program started that may run on without its runner, which was
-        killed.
-        """
+        """Instant at which the first program started whose runner was killed."""
 
     async def _credential(self, call: CommandLine) -> dict[str, str]:
         """

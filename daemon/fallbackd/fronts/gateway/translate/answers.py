@@ -205,9 +205,7 @@ class ChatStream(StreamTranslator):
         return b""
 
     def _arguments(self, index: object) -> bytes:
-        """
-        Return the arguments that came in one piece with the head of their call, or not at all.
-        """
+        """Return the arguments that came whole with the head of their call, or not at all."""
         given = self._unsaid.pop(_key(index), None)
         return b"" if given is None else self._argument(index, msgspec.json.encode(given).decode())
 
@@ -377,10 +375,7 @@ class MessagesStream(StreamTranslator):
         return said
 
     def _sign_of_life(self) -> bytes:
-        """
-        Write an empty piece: what a model thinks cannot be shown here, since only Anthropic can
-        sign it.
-        """
+        """Write an empty piece for what a model thinks, which only Anthropic can sign."""
         return self._delta(None, {"output_tokens": 0})
 
     def write_end(self) -> bytes:

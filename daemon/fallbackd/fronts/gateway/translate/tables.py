@@ -173,9 +173,7 @@ class StreamTranslator:
         return b"".join(map(self._one, self._events.feed(data)))
 
     def end(self) -> bytes:
-        """
-        Return what is left to say when nothing more comes; of an answer that has no end, nothing.
-        """
+        """Return what is left to say when nothing more comes; nothing of an unended answer."""
         last = [one for one in self._events.end() if one.data.strip() == DONE or _is_whole(one)]
         rest = b"".join(map(self._one, last))
         return rest + self.close() if self.has_ended and not self.is_over else rest

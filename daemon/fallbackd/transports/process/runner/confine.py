@@ -158,9 +158,7 @@ def build(
 
 
 def places_of(confine: dict[str, Any]) -> list[str]:
-    """
-    List what may be written to beside the working directory. Makes what is missing and to be made.
-    """
+    """List what may be written to beside the working directory. Makes what is to be made."""
     for path in confine["made"]:
         _make(path)
     tools = _of_toolchains(confine) if confine["cwd"] else []

@@ -161,10 +161,7 @@ def claim(directory: int, *, by: str = "runner") -> None:
 
 
 def line_path(directory: int) -> str:
-    """
-    Return the path in an open directory. Short, whatever its name: a socket's path has 107 bytes at
-    most.
-    """
+    """Return a short path in an open directory: a socket's path has 107 bytes at most."""
     return f"/proc/self/fd/{directory}/{LINE_FILE}"
 
 

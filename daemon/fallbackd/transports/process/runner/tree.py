@@ -53,10 +53,7 @@ def ticks_now() -> int:
 
 
 def name_of(pid: int) -> str:
-    """
-    Read its name as the kernel shows it, without what a terminal would not print; empty: there is
-    none.
-    """
+    """Read its name without what a terminal would not print; empty: there is none."""
     try:
         with open(f"/proc/{pid}/comm", "rb") as file:
             found = file.read(64).decode(errors="replace")
