@@ -96,11 +96,11 @@ docs: $(READY) .venv-docs/.ready ## the site in build/docs/site and the man page
 	.venv-sdk/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/sdk.txt
 	@touch $@
 
-completions: $(READY) ## the completions for shells, from the parser
-	@mkdir -p contrib/completions
-	$(BIN)/fallbackd-client completions bash > contrib/completions/fallbackd-client.bash
-	$(BIN)/fallbackd-client completions fish > contrib/completions/fallbackd-client.fish
-	$(BIN)/fallbackd-client completions zsh > contrib/completions/_fallbackd-client
+completions: $(READY) ## the completions for shells in build/completions, for packages
+	@mkdir -p build/completions
+	$(BIN)/fallbackd-client completions bash > build/completions/fallbackd-client.bash
+	$(BIN)/fallbackd-client completions fish > build/completions/fallbackd-client.fish
+	$(BIN)/fallbackd-client completions zsh > build/completions/_fallbackd-client
 
 fmt: $(READY) ## format, and fix what the linter can fix
 	$(BIN)/ruff check --fix

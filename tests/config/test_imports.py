@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli_w
+import tomlkit
 
 from fallbackd.config.files import load_file
 from fallbackd.config.import_hermes import read_hermes
@@ -203,7 +203,7 @@ def test_a_provider_without_a_known_address_keeps_its_place_and_gets_no_key(prov
     why = whys(made)["fallback_providers[0].base_url"]
     assert "not_configured" in why
     own = {"backends": {f"{provider}/llama": {"base_url": "https://llm.corp.example/v1"}}}
-    fixed = load(tomli_w.dumps(overlay(own, made.tables)), path="x.toml")
+    fixed = load(tomlkit.dumps(overlay(own, made.tables)), path="x.toml")
     assert fixed.policy.backends[chain[0].backend].lacks is None
 
 

@@ -9,9 +9,25 @@ import anyio.to_thread
 import pytest
 from tests.e2e.terminals import Terminal, require, terminal
 from tests.support import agents
-from tests.support.daemon import ROOT, Daemon, running
+from tests.support.daemon import Daemon, running
 
-CONTRIB = ROOT / "contrib" / "completions"
+from fallbackd_client.cli.commands.completions import script
+
+FILES = {
+    "bash": "fallbackd-client.bash",
+    "fish": "fallbackd-client.fish",
+    "zsh": "_fallbackd-client",
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the scripts, as a package installs them."""
+    folder = tmp_path_factory.mktemp("completions")
+    for shell, name in FILES.items():
+        (folder / name).write_text(script(shell))
+    return folder
+
 
 LINES = [
     ("del", ["delegate"]),
@@ -86,28 +102,30 @@ def check(shell: Terminal, line: str, expected: list[str], delegation: str) -> N
 
 @pytest.mark.parametrize(
     "source",
-    [f"source {CONTRIB}/fallbackd-client.bash", 'eval "$(fallbackd-client completions bash)"'],
+    ["source {written}/fallbackd-client.bash", 'eval "$(fallbackd-client completions bash)"'],
     ids=["file", "eval"],
 )
-async def test_bash(source: str, tmp_path: Path) -> None:
+async def test_bash(source: str, written: Path, tmp_path: Path) -> None:
     argv = [require("bash"), "--norc", "--noprofile", "-i"]
-    await typed_in(tmp_path, argv, f"bind 'set enable-bracketed-paste off'; {source}")
+    loaded = source.replace("{written}", str(written))
+    await typed_in(tmp_path, argv, f"bind 'set enable-bracketed-paste off'; {loaded}")
 
 
 @pytest.mark.parametrize(
     "setup",
     [
-        f"fpath=({CONTRIB} $fpath); autoload -Uz compinit; compinit -u -D",
+        "fpath=({written} $fpath); autoload -Uz compinit; compinit -u -D",
         'autoload -Uz compinit; compinit -u -D; eval "$(fallbackd-client completions zsh)"',
     ],
     ids=["file", "eval"],
 )
-async def test_zsh(setup: str, tmp_path: Path) -> None:
+async def test_zsh(setup: str, written: Path, tmp_path: Path) -> None:
     argv = [require("zsh"), "-f", "-i"]
-    await typed_in(tmp_path, argv, f"bindkey -e; unset zle_bracketed_paste; PS1='> '; {setup}")
+    loaded = setup.replace("{written}", str(written))
+    await typed_in(tmp_path, argv, f"bindkey -e; unset zle_bracketed_paste; PS1='> '; {loaded}")
 
 
-async def test_fish(tmp_path: Path) -> None:
+async def test_fish(written: Path, tmp_path: Path) -> None:
     """Asked for its candidates, as it asks itself when Tab is pressed."""
     fish = require("fish")
     async with running(tmp_path, config(tmp_path)) as daemon:
@@ -115,7 +133,7 @@ async def test_fish(tmp_path: Path) -> None:
         env = environ(tmp_path, daemon)
 
         def candidates(line: str) -> list[str]:
-            script = f"source {CONTRIB}/fallbackd-client.fish; complete -C $argv[1]"
+            script = f"source {written}/fallbackd-client.fish; complete -C $argv[1]"
             done = subprocess.run(
                 [fish, "--no-config", "-c", script, "--", line],
                 env=env,

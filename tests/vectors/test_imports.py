@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli_w
+import tomlkit
 from tests.support.agents import program
 from tests.support.clock import ManualClock
 from tests.support.provider import Provider, provider
@@ -70,7 +70,7 @@ class Given:
         config = self.place / "config.toml"
         name = "config.yaml" if "hermes" in self.case else "JKZ_*"
         own = {"import": [name], **self.case.get("own", {})}
-        config.write_text(tomli_w.dumps(own))
+        config.write_text(tomlkit.dumps(own))
         found = load_file(str(config), self.environ)
         assert found.errors == ()
         return found

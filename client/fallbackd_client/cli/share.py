@@ -1,4 +1,4 @@
-"""The files that come with fallbackd: units, completions, an example configuration, add-ons."""
+"""The files that come with fallbackd: units, an example configuration, add-ons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ _IN_TREE = {"systemd": "systemd"}
 """Where a checkout keeps what does not lie in `contrib`."""
 
 UNITS = "systemd"
-COMPLETIONS = "completions"
 CONFIG = os.path.join("config", "config.toml")
 OPENCODE_PLUGIN = os.path.join("opencode-plugin", "src", "index.ts")
 VOICE_MODULE = os.path.join("hermes-voice", "delegation_agent.py")

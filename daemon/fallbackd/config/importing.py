@@ -96,9 +96,9 @@ class Imported(Struct, frozen=True, kw_only=True):
     left: tuple[Left, ...] = ()
 
     def toml(self) -> str:
-        import tomli_w  # for those who import
+        import tomlkit  # for those who import
 
-        return tomli_w.dumps(self.tables) if self.tables else ""
+        return tomlkit.dumps(self.tables) if self.tables else ""
 
 
 class Report:

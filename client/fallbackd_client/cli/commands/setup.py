@@ -25,7 +25,6 @@ from fallbackd_client.cli.setup.starter import (
     installed,
 )
 from fallbackd_client.cli.share import (
-    COMPLETIONS,
     CONFIG,
     OPENCODE_PLUGIN,
     UNITS,
@@ -51,7 +50,6 @@ _FILES = {
     "voice module": VOICE_MODULE,
     "example configuration": CONFIG,
     "units": UNITS,
-    "completions": COMPLETIONS,
 }
 
 

@@ -6,7 +6,7 @@ import os
 
 from fallbackd_client.cli.doctor.programs import Program, is_logged_in, unsupported_version
 from fallbackd_client.cli.setup.changes import Change, file_change, short
-from fallbackd_client.cli.share import COMPLETIONS, CONFIG, shared_text
+from fallbackd_client.cli.share import CONFIG, shared_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,20 +101,10 @@ def agents_view(machine: Machine, programs: Sequence[Program], style: Style) -> 
 
 
 _PLACES = {
-    "bash": (
-        "fallbackd-client.bash",
-        "XDG_DATA_HOME",
-        ".local/share",
-        "bash-completion/completions/fallbackd-client",
-    ),
-    "fish": (
-        "fallbackd-client.fish",
-        "XDG_CONFIG_HOME",
-        ".config",
-        "fish/completions/fallbackd-client.fish",
-    ),
+    "bash": ("XDG_DATA_HOME", ".local/share", "bash-completion/completions/fallbackd-client"),
+    "fish": ("XDG_CONFIG_HOME", ".config", "fish/completions/fallbackd-client.fish"),
 }
-"""File, the variable that moves its base, the usual base, the place below it."""
+"""The variable that moves its base, the usual base, the place below it."""
 
 
 def completion_changes(machine: Machine) -> list[Change]:
@@ -122,12 +112,9 @@ def completion_changes(machine: Machine) -> list[Change]:
     shell = os.path.basename(machine.environ.get("SHELL", ""))
     if shell not in _PLACES:
         return []
-    name = _PLACES[shell][0]
-    try:
-        text = shared_text(os.path.join(COMPLETIONS, name))
-    except FileNotFoundError:
-        return []
-    return file_change(machine, _path(machine, shell), text, note=shell)
+    from fallbackd_client.cli.completions import SCRIPTS, whole_tree
+
+    return file_change(machine, _path(machine, shell), SCRIPTS[shell](whole_tree()), note=shell)
 
 
 def installed_completions(machine: Machine) -> list[str]:
@@ -136,6 +123,6 @@ def installed_completions(machine: Machine) -> list[str]:
 
 
 def _path(machine: Machine, shell: str) -> str:
-    _, variable, usual, below = _PLACES[shell]
+    variable, usual, below = _PLACES[shell]
     base = machine.environ.get(variable, "")
     return os.path.join(base if os.path.isabs(base) else os.path.join(machine.home, usual), below)

@@ -9,6 +9,7 @@ from tests.client.cli.doctor.scene import Home
 from tests.support.agents import program
 
 from fallbackd_client import __version__
+from fallbackd_client.cli.commands.completions import script
 from fallbackd_client.cli.doctor.daemon import Service, ask_manager
 from fallbackd_client.cli.doctor.programs import programs_of
 from fallbackd_client.cli.setup.changes import Change, NotMade, file_change, write
@@ -210,7 +211,7 @@ def test_completions_go_where_the_shell_of_the_user_looks(home: Home) -> None:
     home.environ["SHELL"] = "/usr/bin/fish"
     make(completion_changes(home.machine()))
     place = home.path / ".config/fish/completions/fallbackd-client.fish"
-    assert "complete" in place.read_text()
+    assert place.read_text() == script("fish")
     assert completion_changes(home.machine()) == []
 
 
