@@ -34,7 +34,7 @@ from fallbackd.lib.clock import SystemClock
 from fallbackd.ports.store import Outlives
 from fallbackd.stores.database import Database
 from fallbackd.stores.memory import MemoryStore
-from fallbackd.stores.mirror import Mirror
+from fallbackd.stores.mirror import LoadedRecords, Mirror
 from fallbackd.stores.sqlite import Since, SqliteStore, open_sqlite
 from fallbackd.stores.writes import Writes
 
@@ -368,15 +368,17 @@ async def _reborn(before: MemoryStore | None, since: Since) -> MemoryStore:
     running = {one.running.attempt for one in left.active.values() if one.running is not None}
     mirror = Mirror()
     mirror.load(
-        health=[
-            from_disk(one, now=now, stopped_s=stopped_s, running=running)
-            for one in left.health.values()
-        ],
-        meters=left.meters.values(),
-        sessions=left.sessions(limit=10_000),
-        active=left.active.values(),
-        finished=left.finished,
-        last_seq=left.last_seq,
+        LoadedRecords(
+            health=[
+                from_disk(one, now=now, stopped_s=stopped_s, running=running)
+                for one in left.health.values()
+            ],
+            meters=tuple(left.meters.values()),
+            sessions=left.sessions(limit=10_000),
+            active=tuple(left.active.values()),
+            finished=left.finished,
+            last_seq=left.last_seq,
+        )
     )
     for one in left.ended.values():
         mirror.remember(one)

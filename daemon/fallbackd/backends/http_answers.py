@@ -324,7 +324,7 @@ class HttpParser:
         """True for one body, False for a stream; None: not known before the first bytes."""
         self._phase = ""
 
-    # --- for a dialect to say ---------------------------------------------------------------
+    # For a dialect to say.
 
     def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
         """Read one JSON object of a stream."""
@@ -337,7 +337,7 @@ class HttpParser:
     def read_plain(self, text: str) -> None:
         """Read a whole answer that is no JSON; there is no such API but the oldest."""
 
-    # --- what they share --------------------------------------------------------------------
+    # What they share.
 
     def feed(self, chunk: Chunk) -> list[Observation]:
         if chunk.stream != "http" or not chunk.data:

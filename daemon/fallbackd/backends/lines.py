@@ -148,7 +148,7 @@ class CliParser:
         self._repeated = ""
         """The end of it that a new try of that message has not come to yet."""
 
-    # --- for a vendor to say ----------------------------------------------------------------
+    # For a vendor to say.
 
     def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
         """Read one JSON object of stdout."""
@@ -162,7 +162,7 @@ class CliParser:
         """The answer, where the vendor's own signs say that there is one."""
         raise NotImplementedError
 
-    # --- what they share --------------------------------------------------------------------
+    # What they share.
 
     def feed(self, chunk: Chunk) -> list[Observation]:
         pause_s = 0.0 if self._heard_at is None else chunk.at - self._heard_at

@@ -303,7 +303,7 @@ class OpencodeEventReader:
             case _:
                 assert_never(exit)
 
-    # --- how a turn went ------------------------------------------------------------------------
+    # How a turn went.
 
     def _read_status(self, status: MessageFields, at: float) -> list[Observation]:
         if status.get("type") != "retry":
@@ -365,7 +365,7 @@ class OpencodeEventReader:
     def _seal(self, evidence: Evidence) -> Evidence:
         return msgspec.structs.replace(evidence, answered=self._answered)
 
-    # --- messages and their parts ---------------------------------------------------------------
+    # Messages and their parts.
 
     def _read_message(self, info: MessageFields, session: str) -> list[Observation]:
         key = foreign_json.text(info.get("id"))

@@ -195,7 +195,7 @@ def _quoted(word: str) -> str:
     return word if re.fullmatch(r"[\w./:=@%+,-]+", word) else "'" + word.replace("'", "'\\''") + "'"
 
 
-# --- by the name of the tool -----------------------------------------------------------------
+# By the name of the tool.
 
 _VERBS = "send|post|publish|push|deploy|merge|reply|tweet|upload|invite|approve|transfer|pay"
 _NOUNS = "issue|pull_?request|pr|release|comment|review|message|email|mail|event|page|ticket|gist"
@@ -217,7 +217,7 @@ def _act_by_name(tool: str) -> Act | None:
     return Act(what=shown, all_or_nothing=True)
 
 
-# --- command lines ---------------------------------------------------------------------------
+# Command lines.
 
 _HEREDOC = re.compile(
     r"<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)(?P<rest>[^\n]*)\n"

@@ -105,7 +105,7 @@ class Sendable(Struct, frozen=True, kw_only=True):
     """Digests of the reasoning that was taken out."""
 
 
-# --- applying ----------------------------------------------------------------------------------
+# Applying.
 
 _LISTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "messages": (("messages", EVERY), ("messages", EVERY, "content", EVERY)),
@@ -253,7 +253,7 @@ _ACTS: Mapping[Act, Callable[[Repair, Sendable], Sendable]] = {
 }
 
 
-# --- reasoning that another provider signed ------------------------------------------------------
+# Reasoning that another provider signed.
 
 _THOUGHTS = {"thinking": "signature", "redacted_thinking": "data"}
 """Blocks of Anthropic's messages, and the field in which their provider knows them again."""
@@ -351,7 +351,7 @@ _UNSIGNED: Mapping[str, Callable[[bytes, Goes], bytes]] = {
 }
 
 
-# --- recognising ---------------------------------------------------------------------------------
+# Recognising.
 
 _RENAMES = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 _OPTIONAL = frozenset(

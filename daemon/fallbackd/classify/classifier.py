@@ -341,7 +341,7 @@ def _found(evidence: Evidence, said: tuple[Said, ...], rules: tuple[Rule, ...]) 
     )
 
 
-# --- structured statements ---------------------------------------------------------------------
+# Structured statements.
 
 
 def _statements(evidence: Evidence) -> tuple[Said, ...]:
@@ -474,7 +474,7 @@ def _version(evidence: Evidence) -> Hit | None:
     return None if line is None else Hit(rule=VERSION, text=line, confidence="text")
 
 
-# --- the failure -------------------------------------------------------------------------------
+# The failure.
 
 # A throttle on tokens per minute stays one, however long its stated time is.
 _PER_MINUTE = re.compile(r"tokens? per min|\bTPM\b|per.minute|token rate limit|\bRPM\b", re.I)
@@ -596,7 +596,7 @@ def _around(text: str, line: str) -> str:
     return "" if at < 0 else plain[at : at + len(line) + 400]
 
 
-# --- verdicts without a rule -----------------------------------------------------------------
+# Verdicts without a rule.
 
 _SPENT_WINDOW = Rule("window-rejected", Reason.USAGE_LIMIT)
 _UNKNOWN = Rule("error", Reason.UNKNOWN)

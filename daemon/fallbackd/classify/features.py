@@ -206,7 +206,7 @@ def _named(part: str, text: str) -> Iterator[tuple[int, str]]:
         yield bucket % BUCKETS, f"w {name}"
 
 
-# --- the shape ---------------------------------------------------------------------------------
+# The shape.
 
 _LEVEL = re.compile(
     r"\b(?:error|fatal|failed|failure|exception|warn(?:ing)?|info|debug|panic|traceback|critical"

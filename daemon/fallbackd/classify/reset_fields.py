@@ -149,7 +149,7 @@ class Stated(NamedTuple):
     """The end of a quota window, not just advice when to come again."""
 
 
-# --- headers -----------------------------------------------------------------------------------
+# Headers.
 
 
 def read_headers(headers: Mapping[str, str], *, now: float) -> list[Stated]:
@@ -191,7 +191,7 @@ def _window_of(name: str, headers: Mapping[str, str]) -> tuple[str | None, bool 
     return name, None if number is None else number <= 0
 
 
-# --- JSON --------------------------------------------------------------------------------------
+# JSON.
 
 _SPAN_KEYS = {
     "resets_in_seconds", "reset_in_seconds", "resetsinseconds", "retry_after", "retryafter",

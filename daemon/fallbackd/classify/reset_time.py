@@ -92,7 +92,7 @@ def _rank(stated: Stated) -> int:
     return 0 if stated.window else 1
 
 
-# --- sentences ---------------------------------------------------------------------------------
+# Sentences.
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"

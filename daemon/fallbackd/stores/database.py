@@ -5,13 +5,13 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from fallbackd.core.health.record import Health
 from fallbackd.core.ids import DelegationId
 from fallbackd.core.records import Delegation, Meter, Session
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import Selection
+from fallbackd.stores.mirror import LoadedRecords
 from fallbackd.stores.opening import (
     Opened,
     Removed,
@@ -38,18 +38,6 @@ from fallbackd.stores.writes import (
 MAX_CODE_POINT = 0x10FFFF
 PRUNED_AT_ONCE = 500
 """Rows that one transaction deletes: the decisions in between must not wait long."""
-
-
-class LoadedRecords(NamedTuple):
-    """Records of an earlier run, without those that have ended."""
-
-    health: list[Health]
-    meters: list[Meter]
-    sessions: list[Session]
-    active: list[Delegation]
-    finished: dict[str, int]
-    facts: dict[str, str]
-    last_seq: int
 
 
 class Database:
@@ -105,7 +93,7 @@ class Database:
         self._file = _identity(self.path)
         self._is_known = opened.connection is not None or self._file is None
         if opened.connection is None:
-            return LoadedRecords([], [], [], [], {}, {}, 0)
+            return LoadedRecords()
         return self._load(opened.connection)
 
     def _load(self, connection: sqlite3.Connection) -> LoadedRecords:

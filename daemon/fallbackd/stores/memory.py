@@ -6,12 +6,12 @@ from anyio.lowlevel import checkpoint
 
 from fallbackd.core.changes import Decision, Journaled, PutStory
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.records import Delegation, Keys, Session, Snapshot
+from fallbackd.core.records import Delegation, Keys, Snapshot
 from fallbackd.ports.store import ALL, Outlives, Selection, StoreUnwritable
-from fallbackd.stores.mirror import Draft, Mirror, newest_first
+from fallbackd.stores.mirror import Draft, Mirror, ReadsMirror, newest_first
 
 
-class MemoryStore:
+class MemoryStore(ReadsMirror):
     """
     Everything in dicts.
 
@@ -24,16 +24,12 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.unwritable: str | None = None
-        self._mirror = Mirror()
+        super().__init__(Mirror())
         self._stories: dict[DelegationId, list[PutStory]] = {}
 
     @property
     def problem(self) -> str | None:
         return self.unwritable
-
-    @property
-    def last_seq(self) -> int:
-        return self._mirror.last_seq
 
     async def transact(
         self,
@@ -78,26 +74,11 @@ class MemoryStore:
     ) -> Sequence[Delegation]:
         return newest_first(self._mirror.in_memory(), wanted, limit=limit)
 
-    async def session(self, session: SessionId) -> Session | None:
-        return self._mirror.session(session)
-
-    async def sessions(self, *, limit: int = 100) -> Sequence[Session]:
-        return self._mirror.sessions(limit=limit)
-
-    def peek(self) -> Snapshot:
-        return self._mirror.peek()
-
     async def story(self, delegation: DelegationId) -> Sequence[PutStory]:
         return tuple(self._stories.get(delegation, ()))
 
     async def journal(self, *, after_seq: int, limit: int = 1000) -> Sequence[Journaled]:
         return self._mirror.journal(after_seq=after_seq, limit=limit)
-
-    async def finished_counts(self) -> dict[str, int]:
-        return dict(self._mirror.finished)
-
-    async def get_meta(self, key: str) -> str | None:
-        return self._mirror.facts.get(key)
 
     async def set_meta(self, key: str, value: str) -> None:
         self._mirror.facts[key] = value

@@ -12,7 +12,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from itertools import islice
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from fallbackd.core.changes import (
     Change,
@@ -36,6 +37,18 @@ def newest_first(
     delegations: Iterable[Delegation], wanted: Selection, *, limit: int
 ) -> list[Delegation]:
     return nlargest(limit, filter(wanted.fits, delegations), key=wanted.place)
+
+
+class LoadedRecords(NamedTuple):
+    """Records of an earlier run, without those that have ended."""
+
+    health: Sequence[Health] = ()
+    meters: Sequence[Meter] = ()
+    sessions: Sequence[Session] = ()
+    active: Sequence[Delegation] = ()
+    finished: Mapping[str, int] = MappingProxyType({})
+    facts: Mapping[str, str] = MappingProxyType({})
+    last_seq: int = 0
 
 
 class Mirror:
@@ -100,25 +113,15 @@ class Mirror:
 
     # Writing.
 
-    def load(
-        self,
-        *,
-        health: Iterable[Health] = (),
-        meters: Iterable[Meter] = (),
-        sessions: Iterable[Session] = (),
-        active: Iterable[Delegation] = (),
-        finished: Mapping[str, int] | None = None,
-        facts: Mapping[str, str] | None = None,
-        last_seq: int = 0,
-    ) -> None:
-        """Take over what was kept by an earlier run, into an empty mirror."""
-        self.health = {one.scope: one for one in health}
-        self.meters = {one.backend: one for one in meters}
-        self.active = {one.delegation: one for one in active}
-        self.finished = dict(finished or {})
-        self.facts = dict(facts or {})
-        self.last_seq = last_seq
-        self._sessions = {one.session: one for one in sessions}
+    def load(self, kept: LoadedRecords) -> None:
+        """Take over the records of an earlier run, into an empty mirror."""
+        self.health = {one.scope: one for one in kept.health}
+        self.meters = {one.backend: one for one in kept.meters}
+        self.active = {one.delegation: one for one in kept.active}
+        self.finished = dict(kept.finished)
+        self.facts = dict(kept.facts)
+        self.last_seq = kept.last_seq
+        self._sessions = {one.session: one for one in kept.sessions}
         self._by_use = sorted((one.last_used_at, one.session) for one in self._sessions.values())
         for one in self.active.values():
             self._index(one)
@@ -192,6 +195,32 @@ class Mirror:
         if old is None or old.last_used_at != session.last_used_at:
             insort(self._by_use, (session.last_used_at, session_id))
         self._sessions[session_id] = session
+
+
+class ReadsMirror:
+    """Answers of a store that come from memory alone."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+
+    @property
+    def last_seq(self) -> int:
+        return self._mirror.last_seq
+
+    def peek(self) -> Snapshot:
+        return self._mirror.peek()
+
+    async def session(self, session: SessionId) -> Session | None:
+        return self._mirror.session(session)
+
+    async def sessions(self, *, limit: int = 100) -> Sequence[Session]:
+        return self._mirror.sessions(limit=limit)
+
+    async def finished_counts(self) -> dict[str, int]:
+        return dict(self._mirror.finished)
+
+    async def get_meta(self, key: str) -> str | None:
+        return self._mirror.facts.get(key)
 
 
 class Draft:

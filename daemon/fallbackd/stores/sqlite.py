@@ -24,11 +24,11 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from fallbackd.core.changes import Decision, Journaled, Note, PutStory
 from fallbackd.core.health.clocks import from_disk
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.records import Delegation, Keys, Session, Snapshot
+from fallbackd.core.records import Delegation, Keys, Snapshot
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.store import ALL, Outlives, Selection, StoreUnwritable
 from fallbackd.stores.database import Database, decoded
-from fallbackd.stores.mirror import Draft, Mirror, newest_first
+from fallbackd.stores.mirror import Draft, Mirror, ReadsMirror, newest_first
 from fallbackd.stores.opening import Damaged, StoreTooNew
 from fallbackd.stores.trouble import sentence, warn
 from fallbackd.stores.writes import Writes, writes_of
@@ -114,14 +114,14 @@ MAX_JOURNAL = 2048
 UNWRITABLE = (sqlite3.Error, OSError, Damaged, StoreTooNew)
 
 
-class SqliteStore:
+class SqliteStore(ReadsMirror):
     """Open it with `open_sqlite`."""
 
     kind = "sqlite"
 
     def __init__(self, database: Database, mirror: Mirror, problem: str | None) -> None:
+        super().__init__(mirror)
         self._database = database
-        self._mirror = mirror
         self._problem = problem
         self._backlog = Writes()
         self._is_flushing = False
@@ -140,10 +140,6 @@ class SqliteStore:
     @property
     def set_aside(self) -> tuple[str, ...]:
         return self._database.set_aside
-
-    @property
-    def last_seq(self) -> int:
-        return self._mirror.last_seq
 
     async def transact(
         self,
@@ -316,9 +312,6 @@ class SqliteStore:
 
         return await to_thread.run_sync(alone, limiter=self._limiter)
 
-    def peek(self) -> Snapshot:
-        return self._mirror.peek()
-
     async def unknown(self, names: Collection[DelegationId]) -> Sequence[DelegationId]:
         if not names:
             return ()
@@ -358,12 +351,6 @@ class SqliteStore:
             known.update((one.delegation, one) for one in self._mirror.in_memory())
         return newest_first(known.values(), wanted, limit=limit)
 
-    async def session(self, session: SessionId) -> Session | None:
-        return self._mirror.session(session)
-
-    async def sessions(self, *, limit: int = 100) -> Sequence[Session]:
-        return self._mirror.sessions(limit=limit)
-
     async def story(self, delegation: DelegationId) -> Sequence[PutStory]:
         async with self._lock:
             await self._settle()
@@ -384,12 +371,6 @@ class SqliteStore:
         for seq, data in rows[:limit]:
             read += [Journaled(seq=seq, note=note) for note in decoded(Note, ((seq, data),))]
         return read
-
-    async def finished_counts(self) -> dict[str, int]:
-        return dict(self._mirror.finished)
-
-    async def get_meta(self, key: str) -> str | None:
-        return self._mirror.facts.get(key)
 
     async def set_meta(self, key: str, value: str) -> None:
         """Kept in memory, and reported in `problem`, while it cannot be written."""
@@ -508,17 +489,10 @@ async def open_sqlite(
         now, stopped_s = since(loaded.facts)
     running = {one.running.attempt for one in loaded.active if one.running is not None}
     mirror = Mirror(max_ended=MAX_ENDED, max_journal=MAX_JOURNAL)
-    mirror.load(
-        health=[
-            from_disk(one, now=now, stopped_s=stopped_s, running=running) for one in loaded.health
-        ],
-        meters=loaded.meters,
-        sessions=loaded.sessions,
-        active=loaded.active,
-        finished=loaded.finished,
-        facts=loaded.facts,
-        last_seq=loaded.last_seq,
-    )
+    health = [
+        from_disk(one, now=now, stopped_s=stopped_s, running=running) for one in loaded.health
+    ]
+    mirror.load(loaded._replace(health=health))
     problem = None if trouble is None else sentence(path, trouble)
     if problem is not None:
         warn("store.stopped_writing", problem=problem)

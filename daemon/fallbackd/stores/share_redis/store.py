@@ -514,7 +514,7 @@ class RedisShare:
         self._stream = ShareLink(address)
         self._loaded: set[str] = set()
 
-    # --- records -----------------------------------------------------------------------------
+    # Records.
 
     async def read(self, scopes: Sequence[ScopeId], *, limit_s: float) -> ShareReading:
         if not scopes:
@@ -584,7 +584,7 @@ class RedisShare:
         answer = await self._one(script, scope, arguments, limit_s=limit_s)
         return _seen(scope, answer)
 
-    # --- leases ------------------------------------------------------------------------------
+    # Leases.
 
     async def lease(
         self, scope: ScopeId, *, owner: str, ttl_s: float, early: bool, limit_s: float
@@ -607,7 +607,7 @@ class RedisShare:
         answer = await self._one(RELEASE, scope, arguments, limit_s=limit_s)
         return int(answer[1]) == 1
 
-    # --- the group ---------------------------------------------------------------------------
+    # The group.
 
     async def changes(self, after: str | None, *, wait_s: float) -> tuple[str, tuple[ScopeId, ...]]:
         if after is None:
@@ -645,7 +645,7 @@ class RedisShare:
         await self._commands.aclose()
         await self._stream.aclose()
 
-    # --- calls -------------------------------------------------------------------------------
+    # Calls.
 
     def _keys(self, scope: ScopeId) -> list[str]:
         return [f"{self._prefix}h:{scope}", f"{self._prefix}p:{scope}", f"{self._prefix}ev"]
