@@ -285,165 +285,11 @@ class Connection:
         return read_message(self._lines.pop(0), self.path)
 
 
-class UsualCalls:
-    """Of the blocking client, which says how a call is made."""
-
-    def call(self, method: str, params: Mapping[str, Json] | None = None) -> Json:
-        raise NotImplementedError
-
-    def request(self, method: Method[P, R], params: P) -> R:
-        raise NotImplementedError
-
-    def events(
-        self,
-        *,
-        kinds: Iterable[str] | None = None,
-        delegation: str | None = None,
-    ) -> Generator[dict[str, Json], None, None]:
-        raise NotImplementedError
-
-    def delegate(self, prompt: str, **arguments: Unpack[DelegateArguments]) -> Delegation:
-        """
-        Run a prompt on the best available backend; by default until it has ended.
-
-        ```python
-        with Client() as client:
-            work = client.delegate("Explain this repository", cwd="/home/me/project")
-            print(work.text if work.state == "succeeded" else work.message)
-        ```
-
-        With `wait_s` it returns after that time at the latest: `wait_over` is then true, and
-        `wait` continues to wait. `timeout_s` stops the work. `cwd` may be relative to the current
-        directory; without it the agent works in a directory of its own.
-
-        Raises:
-            TypeError: An argument of another name.
-        """
-        from fallbackd_client.wire.methods.delegations import DELEGATE, DelegateParams
-
-        given = for_library(arguments)
-        return self.request(DELEGATE, DelegateParams(prompt=prompt, **given))
-
-    def wait(self, delegation: str, *, timeout_s: float | None = None) -> Delegation:
-        """
-        Wait for the end of a delegation, or until it asks a question.
-
-        ```python
-        work = client.wait(work.delegation, timeout_s=30)
-        if work.wait_over:
-            print("still", work.state)
-        ```
-        """
-        from fallbackd_client.wire.methods.delegations import (
-            DELEGATION_WAIT,
-            DelegationWaitParams,
-        )
-
-        params = DelegationWaitParams(delegation=delegation, timeout_s=timeout_s)
-        return self.request(DELEGATION_WAIT, params)
-
-    def cancel(
-        self,
-        delegation: str | None = None,
-        *,
-        request_id: str | None = None,
-        session: str | None = None,
-    ) -> Delegation:
-        """
-        Stop a delegation, named by its id, the `request_id` that began it or its session. Returns
-        when its processes have exited. A request that is still to come begins nothing.
-
-        ```python
-        print(client.cancel(work.delegation).state)
-        ```
-        """
-        from fallbackd_client.wire.methods.delegations import (
-            DELEGATION_CANCEL,
-            DelegationCancelParams,
-        )
-
-        params = DelegationCancelParams(
-            delegation=delegation, request_id=request_id, session=session
-        )
-        return self.request(DELEGATION_CANCEL, params)
-
-    def status(self, **arguments: Unpack[StatusArguments]) -> StatusResult:
-        """
-        Return the daemon, the health of its backends, and its work.
-
-        ```python
-        for name, health in (client.status()).health.items():
-            print(name, health.state, health.reason or "")
-        ```
-        """
-        from fallbackd_client.wire.methods.daemon import STATUS, StatusParams
-
-        return self.request(STATUS, StatusParams(**arguments))
-
-    def resolve(self, **arguments: Unpack[ResolveArguments]) -> ResolveResult:
-        """
-        Return the backend that would be used now, for a call that the caller makes itself.
-
-        ```python
-        choice = client.resolve(backend="claude-api", lease=True)
-        ```
-
-        Raises:
-            RpcError: With kind `refused`: no candidate is available.
-        """
-        from fallbackd_client.wire.methods.callers import RESOLVE, ResolveParams
-
-        given: dict[str, Json] = {**arguments}
-        return self.request(RESOLVE, ResolveParams(**given))
-
-    def report(
-        self, backend: str, outcome: ReportOutcome, **arguments: Unpack[ReportArguments]
-    ) -> ReportResult:
-        """
-        Report the outcome of such a call. After a failure `next` is the candidate to try.
-
-        ```python
-        found = client.report("claude-api", "failure", evidence=Evidence(http_status=529))
-        ```
-        """
-        from fallbackd_client.wire.methods.callers import REPORT, ReportParams
-
-        given: dict[str, Json] = {**arguments}
-        return self.request(REPORT, ReportParams(backend=backend, outcome=outcome, **given))
-
-    def follow(
-        self, delegation: str, *, kinds: Iterable[str] = PROGRESS
-    ) -> Generator[dict[str, Json], None, None]:
-        """
-        The events of one delegation, until it ends or asks a question.
-
-        ```python
-        work = client.delegate("…", wait="accepted")
-        for event in client.follow(work.delegation):
-            print(event["kind"], event.get("backend", ""))
-        work = client.wait(work.delegation)
-        ```
-
-        Events begin now; with the kind `attempt.text` its text begins at its first word, and
-        continues without a gap after a lost connection or a restart. The last event is
-        `delegation.ended` or `question.opened`, also where that lies in the past.
-        """
-        self.call("delegation.get", {"delegation": delegation})  # refuses an unknown one
-        events = self.events(kinds=sorted({*kinds, *LAST}), delegation=delegation)
-        try:
-            for event in events:
-                yield event
-                if event["kind"] in LAST:
-                    return
-        finally:
-            events.close()
-
-
 _COMES_BACK = ("refused", "missing", "busy")
 """Causes that a daemon that is being restarted shows for a moment."""
 
 
-class Client(UsualCalls):
+class Client:
     """
     Safe to use from several threads; calls of one client go one after the other.
 
@@ -587,6 +433,142 @@ class Client(UsualCalls):
             self._sleep(patience.pause_s())
 
     # --- one call --------------------------------------------------------------------------
+
+    def delegate(self, prompt: str, **arguments: Unpack[DelegateArguments]) -> Delegation:
+        """
+        Run a prompt on the best available backend; by default until it has ended.
+
+        ```python
+        with Client() as client:
+            work = client.delegate("Explain this repository", cwd="/home/me/project")
+            print(work.text if work.state == "succeeded" else work.message)
+        ```
+
+        With `wait_s` it returns after that time at the latest: `wait_over` is then true, and
+        `wait` continues to wait. `timeout_s` stops the work. `cwd` may be relative to the current
+        directory; without it the agent works in a directory of its own.
+
+        Raises:
+            TypeError: An argument of another name.
+        """
+        from fallbackd_client.wire.methods.delegations import DELEGATE, DelegateParams
+
+        given = for_library(arguments)
+        return self.request(DELEGATE, DelegateParams(prompt=prompt, **given))
+
+    def wait(self, delegation: str, *, timeout_s: float | None = None) -> Delegation:
+        """
+        Wait for the end of a delegation, or until it asks a question.
+
+        ```python
+        work = client.wait(work.delegation, timeout_s=30)
+        if work.wait_over:
+            print("still", work.state)
+        ```
+        """
+        from fallbackd_client.wire.methods.delegations import (
+            DELEGATION_WAIT,
+            DelegationWaitParams,
+        )
+
+        params = DelegationWaitParams(delegation=delegation, timeout_s=timeout_s)
+        return self.request(DELEGATION_WAIT, params)
+
+    def cancel(
+        self,
+        delegation: str | None = None,
+        *,
+        request_id: str | None = None,
+        session: str | None = None,
+    ) -> Delegation:
+        """
+        Stop a delegation, named by its id, the `request_id` that began it or its session. Returns
+        when its processes have exited. A request that is still to come begins nothing.
+
+        ```python
+        print(client.cancel(work.delegation).state)
+        ```
+        """
+        from fallbackd_client.wire.methods.delegations import (
+            DELEGATION_CANCEL,
+            DelegationCancelParams,
+        )
+
+        params = DelegationCancelParams(
+            delegation=delegation, request_id=request_id, session=session
+        )
+        return self.request(DELEGATION_CANCEL, params)
+
+    def status(self, **arguments: Unpack[StatusArguments]) -> StatusResult:
+        """
+        Return the daemon, the health of its backends, and its work.
+
+        ```python
+        for name, health in (client.status()).health.items():
+            print(name, health.state, health.reason or "")
+        ```
+        """
+        from fallbackd_client.wire.methods.daemon import STATUS, StatusParams
+
+        return self.request(STATUS, StatusParams(**arguments))
+
+    def resolve(self, **arguments: Unpack[ResolveArguments]) -> ResolveResult:
+        """
+        Return the backend that would be used now, for a call that the caller makes itself.
+
+        ```python
+        choice = client.resolve(backend="claude-api", lease=True)
+        ```
+
+        Raises:
+            RpcError: With kind `refused`: no candidate is available.
+        """
+        from fallbackd_client.wire.methods.callers import RESOLVE, ResolveParams
+
+        given: dict[str, Json] = {**arguments}
+        return self.request(RESOLVE, ResolveParams(**given))
+
+    def report(
+        self, backend: str, outcome: ReportOutcome, **arguments: Unpack[ReportArguments]
+    ) -> ReportResult:
+        """
+        Report the outcome of such a call. After a failure `next` is the candidate to try.
+
+        ```python
+        found = client.report("claude-api", "failure", evidence=Evidence(http_status=529))
+        ```
+        """
+        from fallbackd_client.wire.methods.callers import REPORT, ReportParams
+
+        given: dict[str, Json] = {**arguments}
+        return self.request(REPORT, ReportParams(backend=backend, outcome=outcome, **given))
+
+    def follow(
+        self, delegation: str, *, kinds: Iterable[str] = PROGRESS
+    ) -> Generator[dict[str, Json], None, None]:
+        """
+        The events of one delegation, until it ends or asks a question.
+
+        ```python
+        work = client.delegate("…", wait="accepted")
+        for event in client.follow(work.delegation):
+            print(event["kind"], event.get("backend", ""))
+        work = client.wait(work.delegation)
+        ```
+
+        Events begin now; with the kind `attempt.text` its text begins at its first word, and
+        continues without a gap after a lost connection or a restart. The last event is
+        `delegation.ended` or `question.opened`, also where that lies in the past.
+        """
+        self.call("delegation.get", {"delegation": delegation})  # refuses an unknown one
+        events = self.events(kinds=sorted({*kinds, *LAST}), delegation=delegation)
+        try:
+            for event in events:
+                yield event
+                if event["kind"] in LAST:
+                    return
+        finally:
+            events.close()
 
     def _call(self, method: str, params: Mapping[str, Json], timeout_s: float | None) -> Json:
         began_at = self._monotonic()
