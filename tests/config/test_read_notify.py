@@ -3,8 +3,8 @@
 import pytest
 
 from fallbackd.config.load import load
+from fallbackd.config.schema import Notify
 from fallbackd.config.show import as_dict
-from fallbackd.config.tables import Notify
 
 
 def warned(text: str) -> list[str]:

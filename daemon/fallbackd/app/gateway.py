@@ -12,7 +12,7 @@ import structlog
 
 from fallbackd.api.host import Trouble
 from fallbackd.app.places import Places
-from fallbackd.config.tables import Gateway
+from fallbackd.config.schema import Gateway
 from fallbackd.core.authority import Authority
 from fallbackd.engine.api import Engine
 from fallbackd.fronts.gateway.front import token_for

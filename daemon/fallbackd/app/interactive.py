@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from fallbackd.config.tables import Interactive
+from fallbackd.config.schema import Interactive
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import TMUX_SESSION
 from fallbackd.engine import interactive

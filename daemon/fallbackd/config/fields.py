@@ -9,13 +9,16 @@ import enum
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, get_args, get_origin
+from functools import partial
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
 from msgspec import inspect as shapes
 
 from fallbackd_conversations.redact import excerpt
+
+S = TypeVar("S", bound=Struct)
 
 
 def _bounds(low: float | None, high: float | None) -> str:
@@ -230,6 +233,15 @@ def read(
                 if usable is not None:
                     given[field.name] = usable
     return given
+
+
+def in_force(
+    raw: object, plain: S, path: str, say: Say, *, hints: Mapping[str, str] | None = None
+) -> S:
+    """The values of `plain`, with those that the table of the file says in their place."""
+    used = partial(getattr, plain)
+    given = read(raw, type(plain), path, say, in_use=used, hints=hints)
+    return msgspec.structs.replace(plain, **given)
 
 
 def _say_unusable(

@@ -24,6 +24,7 @@ from fallbackd.config.fields import (
     Say,
     convert,
     guess,
+    in_force,
     instead,
     join,
     problem,
@@ -43,16 +44,11 @@ from fallbackd.config.read_chains import (
     read_roles,
     read_signatures,
 )
-from fallbackd.config.schema import File, Paths, ReasonTable
+from fallbackd.config.schema import File, Gateway, Interactive, Notify, Paths, ReasonTable
 from fallbackd.config.tables import (
-    Gateway,
-    Interactive,
-    Notify,
     Opencode,
     ShareConfig,
     check_held,
-    read_gateway,
-    read_interactive,
     read_notify,
     read_opencode,
     read_share,
@@ -157,7 +153,7 @@ def interpret(
             say(join("", key), f"is not a known table or key; it has no effect.{near}")
     defaults = _defaults(raw.get("defaults", {}), say)
     reasons = _reasons(raw.get("policy", {}), say)
-    gateway = read_gateway(raw["gateway"], say) if "gateway" in raw else Gateway()
+    gateway = in_force(raw.get("gateway", {}), Gateway(), "gateway", say)
     refused: list[Problem] = []
     found = without_circles(
         gateway,
@@ -176,7 +172,7 @@ def interpret(
     is_given = isinstance(raw.get("chains"), Mapping) and profiles.ANY in raw["chains"]
     policy = Policy(
         defaults=defaults,
-        handoff=_handoff(raw.get("handoff", {}), say),
+        handoff=in_force(raw.get("handoff", {}), Handoff(), "handoff", say),
         prices=_prices(raw.get("prices", {}), say),
         any_is_built_in=not is_given,
         reasons=reasons,
@@ -187,11 +183,9 @@ def interpret(
         rescues=opencode.enabled,
         quotas=opencode.quotas,
     )
-    interactive = (
-        read_interactive(raw["interactive"], say) if "interactive" in raw else Interactive()
-    )
+    interactive = in_force(raw.get("interactive", {}), Interactive(), "interactive", say)
     share = read_share(raw["share"], environ, say) if "share" in raw else None
-    notify = read_notify(raw["notify"], say) if "notify" in raw else Notify()
+    notify = read_notify(raw.get("notify", {}), say)
     imports = _imports(raw["import"], path, say) if "import" in raw else ()
     export_voice = None
     if "export_voice_health" in raw:
@@ -242,11 +236,6 @@ def _defaults(raw: object, say: Say) -> Defaults:
         say("defaults.default_cwd", f"{show(cwd)}: must be an absolute path or begin with ~/.")
         del given["default_cwd"]
     return Defaults(**given)
-
-
-def _handoff(raw: object, say: Say) -> Handoff:
-    plain = Handoff()
-    return Handoff(**read(raw, Handoff, "handoff", say, in_use=lambda name: getattr(plain, name)))
 
 
 def _prices(raw: object, say: Say) -> dict[str, Price]:

@@ -132,7 +132,7 @@ detail = "daily"
 url = "http://127.0.0.1:4097"
 password_env = "OPENCODE_SERVER_PASSWORD"
 """,
-    "NotifyTable": """
+    "Notify": """
 command = ["notify-send", "{title}", "{text}"]
 url = "https://ntfy.example.com/my-topic"
 events = ["all_unavailable", "question"]
@@ -170,7 +170,7 @@ start_s = 60
 input = 1.25
 output = 10
 """,
-    "GatewayTable": """
+    "Gateway": """
 enabled = true
 port = 41411
 hold = "commit"
@@ -182,7 +182,7 @@ allow_metered = true
 max_body_mb = 64
 max_memory_mb = 1024
 """,
-    "InteractiveTable": """
+    "Interactive": """
 watch = ["codex"]
 """,
 }
@@ -490,64 +490,70 @@ NotifyEvent = Literal["failed_over", "all_unavailable", "recovered", "question",
 NOTIFY_EVENTS: tuple[NotifyEvent, ...] = get_args(NotifyEvent)
 
 
-class NotifyTable(Struct, frozen=True, kw_only=True):
+class Notify(Struct, frozen=True, kw_only=True):
     """`[notify]`: a program to run, an address to post to, or both, for the events you choose."""
 
-    command: Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=100)] | None = None
+    command: Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=100)] = ()
     """Program to run for each notification, as a list of arguments, never read by a shell.
     `{title}`, `{text}` and `{event}` are replaced."""
     url: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
     """Address to post each notification to as JSON; https, or http on this machine."""
-    events: tuple[NotifyEvent, ...] | None = None
-    """Events to be notified of; default: all of them."""
+    events: tuple[NotifyEvent, ...] = NOTIFY_EVENTS
+    """Events to be notified of."""
     finished_after_s: Seconds | None = None
     """Also notify when a delegation ends that took at least this long."""
-    include_text: bool | None = None
+    include_text: bool = False
     """Include how the prompt and the answer begin when a delegation ends."""
-    repeat_after_s: Annotated[float, Meta(ge=0, le=604_800)] | None = None
-    """The same notification is not repeated within this time; default 600."""
-    max_per_hour: Annotated[int, Meta(ge=1, le=3600)] | None = None
-    """Most notifications within an hour; default 30."""
+    repeat_after_s: Annotated[float, Meta(ge=0, le=604_800)] = 600.0
+    """The same notification is not repeated within this time."""
+    max_per_hour: Annotated[int, Meta(ge=1, le=3600)] = 30
+    """Most notifications within an hour."""
 
 
-class GatewayTable(Struct, frozen=True, kw_only=True):
+HOLD_S = 45.0
+MAX_MEMORY_MB = 256
+"""A daemon takes some 50 MiB by itself, on machines of 2 GiB beside the agents that it starts. This
+is room for 40 requests of 3 MiB, pictures included, or four of 32 MiB."""
+
+
+class Gateway(Struct, frozen=True, kw_only=True):
     """`[gateway]`: a local HTTP endpoint that speaks the providers' own APIs."""
 
-    enabled: bool | None = None
+    enabled: bool = False
     """Listen at 127.0.0.1, ::1 and a Unix socket."""
-    port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
-    """TCP port on loopback; default: 41411."""
-    hold: Literal["commit", "whole"] | None = None
+    port: Annotated[int, Meta(ge=1, le=65_535)] = 41411
+    """TCP port on loopback."""
+    hold: Literal["commit", "whole"] = "commit"
     """How long an answer is held back so that a failure can be answered by the next backend:
     until the provider has begun to answer (`commit`), or until all of it is there (`whole`)."""
-    hold_whole: tuple[str, ...] | None = None
+    hold_whole: tuple[str, ...] = ()
     """Chains and roles whose answers are held until all is there, whatever `hold` says."""
-    hold_s: Annotated[float, Meta(ge=1, le=600)] | None = None
+    hold_s: Annotated[float, Meta(ge=1, le=600)] = HOLD_S
     """Longest wait for the head of a streamed answer, before the next backend is asked, and longest
-    hold of an answer that was opened and says nothing yet; default: 45 s."""
-    commit_on_reasoning: bool | None = None
-    """Whether an answer begins with what its model thinks, which the caller then sees at once;
-    default: true. With false it is held until the answer itself begins, up to `hold_s`, so that a
+    hold of an answer that was opened and says nothing yet."""
+    commit_on_reasoning: bool = True
+    """Whether an answer begins with what its model thinks, which the caller then sees at
+    once. With false it is held until the answer itself begins, up to `hold_s`, so that a
     failure while the model thinks is answered by the next backend."""
     keepalive_s: Annotated[float, Meta(ge=1, le=600)] | None = None
     """Send a keep-alive so often in a streamed answer that is held, for programs that give up on
     a late head; default: none. With the first one status 200 leaves, and a failure of all backends
     is then reported by an error event."""
-    allow_metered: bool | None = None
+    allow_metered: bool = False
     """Allow backends that bill each call to stand in for one that does not."""
-    max_body_mb: Annotated[int, Meta(ge=1, le=256)] | None = None
-    """Longest request, in MiB; default: 32."""
-    max_memory_mb: Annotated[int, Meta(ge=64, le=65_536)] | None = None
-    """Memory for all long requests and held answers together, in MiB; default: 256. Each counts
+    max_body_mb: Annotated[int, Meta(ge=1, le=256)] = 32
+    """Longest request, in MiB."""
+    max_memory_mb: Annotated[int, Meta(ge=64, le=65_536)] = MAX_MEMORY_MB
+    """Memory for all long requests and held answers together, in MiB. Each counts
     twice, since it is copied once. Further requests wait for it up to 30 s, then get a 503."""
 
 
-class InteractiveTable(Struct, frozen=True, kw_only=True):
+class Interactive(Struct, frozen=True, kw_only=True):
     """`[interactive]`: agents that a person has open on this machine."""
 
-    watch: tuple[Literal["codex"], ...] | None = None
-    """Follow the files of their sessions, so that a limit that is met there is known; default:
-    none. `fallbackd-client hooks install codex` sets it."""
+    watch: tuple[Literal["codex"], ...] = ()
+    """Follow the files of their sessions, so that a limit that is met there is known.
+    `fallbackd-client hooks install codex` sets it."""
 
 
 class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
@@ -577,13 +583,13 @@ class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """Sessions of running opencode servers."""
     share: ShareTable | None = None
     """Health shared with other machines."""
-    notify: NotifyTable | None = None
+    notify: Notify | None = None
     """What to notify people of, and how."""
     handoff: Handoff | None = None
     """How the conversation of a session is continued."""
-    gateway: GatewayTable | None = None
+    gateway: Gateway | None = None
     """A local HTTP endpoint for programs that speak a provider's API."""
-    interactive: InteractiveTable | None = None
+    interactive: Interactive | None = None
     """Agents that a person has open."""
 
 

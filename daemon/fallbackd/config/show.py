@@ -9,8 +9,7 @@ from msgspec import Struct
 from fallbackd.config import profiles
 from fallbackd.config.load import Loaded
 from fallbackd.config.read_chains import Signature
-from fallbackd.config.schema import BackendTable, ReasonTable
-from fallbackd.config.tables import Notify
+from fallbackd.config.schema import BackendTable, Notify, ReasonTable
 from fallbackd.core.policy import Backend, Entry, Policy, Role
 from fallbackd.core.protocol import CredentialRef
 from fallbackd_conversations.redact import redact_command

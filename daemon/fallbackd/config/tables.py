@@ -7,51 +7,22 @@ import socket
 import sys
 from collections.abc import Collection, Mapping
 from importlib.util import find_spec
-from typing import Literal
 from urllib.parse import urlsplit
 
 from msgspec import Struct, field, structs
 
 from fallbackd.backends import ENDPOINTS, http_calls
 from fallbackd.backends.spec import Options
-from fallbackd.config.fields import Say, guess, join, read, show
+from fallbackd.config.fields import Say, guess, in_force, join, read, show
 from fallbackd.config.read_backends import Backends
 from fallbackd.config.schema import (
-    NOTIFY_EVENTS,
-    GatewayTable,
-    InteractiveTable,
-    NotifyEvent,
-    NotifyTable,
+    Gateway,
+    Notify,
     OpencodeTable,
     ServerTable,
     ShareTable,
 )
 from fallbackd.core.policy import Backend
-
-HOLD_S = 45.0
-MAX_MEMORY_MB = 256
-"""A daemon takes some 50 MiB by itself, on machines of 2 GiB beside the agents that it starts. This
-is room for 40 requests of 3 MiB, pictures included, or four of 32 MiB."""
-
-
-class Gateway(Struct, frozen=True, kw_only=True):
-    enabled: bool = False
-    port: int = 41411
-    hold: Literal["commit", "whole"] = "commit"
-    hold_whole: tuple[str, ...] = ()
-    hold_s: float = HOLD_S
-    commit_on_reasoning: bool = True
-    keepalive_s: float | None = None
-    allow_metered: bool = False
-    max_body_mb: int = 32
-    max_memory_mb: int = MAX_MEMORY_MB
-
-
-def read_gateway(raw: object, say: Say) -> Gateway:
-    plain = Gateway()
-    return Gateway(
-        **read(raw, GatewayTable, "gateway", say, in_use=lambda one: getattr(plain, one))
-    )
 
 
 def check_held(gateway: Gateway, known: Collection[str], say: Say) -> None:
@@ -96,44 +67,16 @@ def _is_own(gateway: Gateway, backend: Backend, options: Options) -> bool:
     return port == gateway.port and http_calls.is_loopback(parts.hostname or "")
 
 
-class Interactive(Struct, frozen=True, kw_only=True):
-    watch: tuple[str, ...] = ()
-
-
-def read_interactive(raw: object, say: Say) -> Interactive:
-    plain = Interactive()
-    return Interactive(
-        **read(raw, InteractiveTable, "interactive", say, in_use=lambda one: getattr(plain, one))
-    )
-
-
 _LOOPBACK = re.compile(r"localhost|127(?:\.\d{1,3}){3}|::1")
 
 
-class Notify(Struct, frozen=True, kw_only=True):
-    command: tuple[str, ...] = ()
-    """Empty: nothing is run."""
-    url: str | None = None
-    """None: nothing is posted."""
-    events: tuple[NotifyEvent, ...] = NOTIFY_EVENTS
-    finished_after_s: float | None = None
-    """None: the end of work is none of the events."""
-    include_text: bool = False
-    repeat_after_s: float = 600.0
-    max_per_hour: int = 30
-
-
 def read_notify(raw: object, say: Say) -> Notify:
-    plain = Notify()
-    given = read(
-        raw, NotifyTable, "notify", say, in_use=lambda name: getattr(plain, name), hints=_HINTS
-    )
-    url = given.get("url")
-    if url is not None and (why := _why_not(url)) is not None:
+    given = in_force(raw, Notify(), "notify", say, hints=_HINTS)
+    if given.url is not None and (why := _why_not(given.url)) is not None:
         # Never shown: it may contain a token.
         say("notify.url", f"{why}; it is left out.")
-        del given["url"]
-    return Notify(**given)
+        return structs.replace(given, url=None)
+    return given
 
 
 _HINTS = {"command": 'must be a list of arguments, such as ["notify-send", "{title}", "{text}"]'}

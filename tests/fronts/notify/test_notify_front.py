@@ -7,7 +7,7 @@ import pytest
 from tests.support.agents import program
 from tests.support.running_engine import agent, engine_in, settings
 
-from fallbackd.config.tables import Notify
+from fallbackd.config.schema import Notify
 from fallbackd.fronts.notify import front
 from fallbackd.fronts.notify.front import NotifyFront
 from fallbackd.transports.http.clients import Clients

@@ -8,7 +8,7 @@ from typing import Literal
 import anyio
 from msgspec import Struct
 
-from fallbackd.config.tables import HOLD_S, MAX_MEMORY_MB
+from fallbackd.config.schema import HOLD_S, MAX_MEMORY_MB
 from fallbackd.core.failures import Failure, Reason
 from fallbackd.core.health.record import is_paused
 from fallbackd.core.health.scopes import find_backend, scopes_of

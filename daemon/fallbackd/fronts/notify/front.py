@@ -17,7 +17,7 @@ import anyio.abc
 import structlog
 from msgspec import structs
 
-from fallbackd.config.tables import Notify
+from fallbackd.config.schema import Notify
 from fallbackd.core import meter
 from fallbackd.core.changes import Journaled
 from fallbackd.core.ids import BackendId
