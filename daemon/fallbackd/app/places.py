@@ -33,6 +33,10 @@ class Places(Struct, frozen=True, kw_only=True):
         return os.path.join(self.state_dir, "runs")
 
     @property
+    def residents(self) -> str:
+        return os.path.join(self.state_dir, "residents")
+
+    @property
     def servers(self) -> str:
         return os.path.join(self.state_dir, "servers")
 

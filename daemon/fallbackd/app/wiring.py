@@ -49,6 +49,8 @@ from fallbackd.transports.process.recording import read_ends, read_log
 from fallbackd.transports.process.runner.cgroup import find_home
 from fallbackd.transports.process.running import RunnerLimits
 from fallbackd.transports.process.transport import ProcessTransport
+from fallbackd.transports.resident.record import TURN_FILE
+from fallbackd.transports.resident.transport import ResidentTransport
 from fallbackd.transports.secrets import KEY_BYTES, SecretSources
 
 log = structlog.get_logger("daemon")
@@ -77,7 +79,7 @@ class Built(Struct):
     withhold_credentials: Callable[[Settings], None]
     """Keep the secrets of these settings out of what programs are given."""
     take_up_servers: Callable[[], Awaitable[None]]
-    """Find the helper servers that a daemon before this one has left."""
+    """Find the helper servers and residents that a daemon before this one has left."""
 
     async def configure(self, loaded: Loaded) -> None:
         """After the engine has its settings."""
@@ -179,6 +181,15 @@ def build(
         limits=RunnerLimits(max_log_bytes=defaults.max_log_bytes, core_bytes=core_bytes),
     )
     http = HttpTransport(clock=clock, environ=environ, secrets=secrets_of)
+    residents = ResidentTransport(
+        processes,
+        tasks=tasks,
+        directory=places.residents,
+        clock=clock,
+        secrets=secrets_of,
+        most=lambda: engine.settings.policy.defaults.residents,
+        environ=inheritable,
+    )
     served = ServedTransport(
         processes, tasks=tasks, directory=places.servers, clock=clock, environ=inheritable
     )
@@ -192,10 +203,14 @@ def build(
             return served
         if privatefile.exists(os.path.join(directory, "http.json")):
             return http
+        if privatefile.exists(os.path.join(directory, TURN_FILE)):
+            return residents
         return processes
 
     async def end_found(directory: str, *, attempt: str) -> bool:
         if (is_gone := await served.end_leftover(attempt, directory)) is not None:
+            return is_gone
+        if (is_gone := await residents.end_leftover(attempt, directory)) is not None:
             return is_gone
         return await end_stray(directory, grace_s=defaults.stop_grace_s, bound_s=STRAY_BOUND_S)
 
@@ -205,7 +220,7 @@ def build(
     tokens = Tokens(places.gateway_token)
     git = GitGuard()
     world = World(
-        transports=Transports(command=processes, http=http, served=served),
+        transports=Transports(command=residents, http=http, served=served),
         kinds=KINDS,
         signatures=SIGNATURES,
         find_program=machine.find_program,
@@ -246,7 +261,7 @@ def build(
     def authority_of(connection: sockets.socket) -> Authority:
         try:
             with held(connection) as pid:
-                attempts = served.attempts_above(pid)
+                attempts = residents.working_for(served.attempts_above(pid))
         except OSError as error:
             why = error.strerror or str(error)
             return nothing(f"the calling process cannot be looked at ({why}); connect again")
@@ -261,7 +276,7 @@ def build(
             pid = None if inode is None else await processes.holding(inode)
             if pid is None:
                 return None
-            attempts = served.attempts_above(pid)
+            attempts = residents.working_for(served.attempts_above(pid))
         except OSError as error:
             why = error.strerror or str(error)
             return nothing(f"the calling process cannot be looked at ({why}); connect again")
@@ -273,6 +288,10 @@ def build(
                 attempt = one.running.attempt
                 processes.expect(attempt, engine.runs.attempt_path(attempt))
 
+    async def take_up() -> None:
+        await residents.take_up()
+        await served.take_up()
+
     projects = Projects(engine, sessions_log or OpencodeLog(), home=machine.home)
     return Built(
         engine=engine,
@@ -280,13 +299,13 @@ def build(
         gateway=GatewayService(engine, http.pass_on, places, tokens, authority_of, authority_at),
         interactive=InteractiveService(engine),
         projects=projects,
-        transports=(served, http, processes),
+        transports=(residents, served, http, processes),
         home=machine.home,
         authority_of=authority_of,
         expect=expect,
         inheritable=inheritable,
         withhold_credentials=withhold_credentials,
-        take_up_servers=served.take_up,
+        take_up_servers=take_up,
     )
 
 

@@ -25,6 +25,9 @@ Meanings of the words of `api_error` are those of the schema in the program itse
 import re
 from typing import Any
 
+from msgspec import structs
+
+from fallbackd.backends import residents
 from fallbackd.backends.commands import (
     as_plain_text,
     command_line,
@@ -60,6 +63,7 @@ from fallbackd.core.protocol import (
     Phase,
     ProcessExit,
     Reply,
+    Residency,
     ToolEnded,
     Usage,
     Work,
@@ -272,8 +276,18 @@ def start(work: Work, options: Options) -> Call:
     env = {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1"}
     if work.effort and work.effort.isalnum():
         env["CLAUDE_CODE_EFFORT_LEVEL"] = work.effort
+    residency = Residency(
+        way="claude",
+        argv=tuple(argv if work.resume is None else argv[:-2]),
+        conversation=work.resume,
+        mode=_PERMISSION_MODE[work.permissions],
+        reads=(*_READS, *(f"{work.cwd}/{place}" for place in _PROJECT.places)),
+        stored=f"{_OWN}/projects/*/{{conversation}}.jsonl",
+        # What one caller has set is nothing that another one may find there.
+        may_stay=options.resident and not options.command and not work.env,
+    )
     # A daemon that was started from inside a session of claude would pass on its mark.
-    return command_line(
+    call = command_line(
         work,
         options,
         tuple(argv),
@@ -282,6 +296,7 @@ def start(work: Work, options: Options) -> Call:
         prompt=as_plain_text(work.prompt),
         own_stdin=_message(work.prompt),
     )
+    return structs.replace(call, residency=residency)
 
 
 END_OF_PROMPT = "The text above is the whole request."
@@ -332,6 +347,8 @@ class ClaudeParser(CliParser):
         self._text: str | None = None
         self._last_said = ""
         """Text of the newest message of the model, if nothing but text came since."""
+        self._spent_usd = 0.0
+        """What its process had spent before this prompt."""
         self._word: str | None = None
         self._window: dict[str, Any] | None = None
         self._has_refused = False
@@ -375,6 +392,10 @@ class ClaudeParser(CliParser):
                 return self._read_piece(event)
             case "result":
                 return self._read_result(event)
+            case residents.TURN:
+                spent = event.get("cost_usd")
+                self._spent_usd = float(spent) if isinstance(spent, int | float) else 0.0
+                return []
             case _:
                 return [Output()]
 
@@ -427,7 +448,7 @@ class ClaudeParser(CliParser):
         return seen
 
     def _read_result(self, event: dict[str, Any]) -> list[Observation]:
-        self.usage = _usage(event)
+        self.usage = _usage(event, spent_usd=self._spent_usd)
         denials = event.get("permission_denials")
         self._refused += [
             call_words(words(one.get("tool_name")), one.get("tool_input"))
@@ -491,7 +512,7 @@ _CUT_SUCCESS = re.compile(
 the end of this event may be missing; the answer is then the whole event of the message before."""
 
 
-def _usage(event: dict[str, Any]) -> Usage:
+def _usage(event: dict[str, Any], *, spent_usd: float) -> Usage:
     used, cost = fields(event.get("usage")), event.get("total_cost_usd")
     taken = sum(
         count(used.get(f"{word}input_tokens")) for word in ("", "cache_read_", "cache_creation_")
@@ -506,7 +527,8 @@ def _usage(event: dict[str, Any]) -> Usage:
     return Usage(
         input_tokens=taken,
         output_tokens=given,
-        cost_usd=float(cost) if isinstance(cost, int | float) else None,
+        # It counts everything since its start.
+        cost_usd=max(0.0, cost - spent_usd) if isinstance(cost, int | float) else None,
     )
 
 
@@ -518,6 +540,11 @@ def _content(event: dict[str, Any]) -> list[dict[str, Any]]:
 _LOGIN_WORDS = ("apiKeyHelper", "API_KEY", "AUTH", "TOKEN", "CLAUDE_CODE_USE", "BASE_URL")
 
 _OWN = "${CLAUDE_CONFIG_DIR:-~/.claude}"
+_READS = (
+    *(f"{_OWN}/{name}" for name in ("settings.json", "CLAUDE.md", ".credentials.json")),
+    *("/etc/claude-code/managed-settings.json", "/etc/claude-code/managed-mcp.json"),
+)
+"""What it has read at its start, beside what is in the project."""
 _FOOTPRINT = Footprint(
     # What it keeps of conversations. Left out is what a person's own session runs or obeys: its
     # settings, hooks, plugins, commands and list of MCP servers (in `.claude.json`), and the files

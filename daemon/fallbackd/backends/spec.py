@@ -105,6 +105,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """
     serve: bool = True
     """opencode: use a shared `opencode serve` instead of `opencode run`."""
+    resident: bool = True
+    """Its program may stay after a prompt, where `[defaults]` allows any to."""
     headers: Mapping[str, str] = field(default_factory=dict)
     credentials: tuple[CredentialRef, ...] = ()
     """References, never secrets, in the order of the labels in `Backend.credentials`."""

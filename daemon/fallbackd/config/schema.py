@@ -77,6 +77,7 @@ credentials = [{ label = "work", env = "OPENAI_API_KEY" }]
 credential_strategy = "round_robin"
 cost = "metered"
 serve = false
+resident = false
 fallback_model = "gpt-5.3-mini"
 api_mode = "responses"
 max_output_tokens = 16000
@@ -317,6 +318,9 @@ class BackendTable(Struct, frozen=True, kw_only=True):
     serve: bool | None = None
     """Kind `opencode`: run prompts through a private `opencode serve`; false: through `opencode
     run`."""
+    resident: bool | None = None
+    """Kind `claude`: false: its program never stays after a prompt, see `residents` in
+    `[defaults]`."""
     fallback_model: ShortText | None = None
     """Model to use once if `model` does not exist."""
     api_mode: ShortText | None = None

@@ -115,6 +115,10 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     on_partial: Literal["continue", "ask", "fail"] = "continue"
     """What to do if a failed attempt may have changed files: `continue` with the next backend,
     `ask` a person, or `fail`."""
+    residents: Annotated[int, Meta(ge=0, le=16)] = 0
+    """Most agent CLIs that stay after a prompt, so that the next one of the session needs no start;
+    0: none stays. Each needs up to 250 MB. They end after ten minutes without a prompt, and where
+    less than a fifth of the memory is free. For kind `claude`."""
     max_log_bytes: Annotated[int, Meta(ge=65_536)] = 64 * 1024 * 1024
     """Most bytes kept of the output of one attempt."""
     max_sessions: Annotated[int, Meta(ge=1)] = 10_000

@@ -131,6 +131,27 @@ class Confinement(Struct, frozen=True, kw_only=True):
     hidden: tuple[str, ...] = ()
 
 
+class Residency(Struct, frozen=True, kw_only=True):
+    """How a program may stay after a prompt, and take the next one (`transports.resident`)."""
+
+    way: str
+    """One of `backends.residents.WAYS`."""
+    argv: tuple[str, ...]
+    """Its command line without what may differ between two prompts to one process."""
+    may_stay: bool = True
+    """False: this prompt has a process to itself; those of its conversation are ended before."""
+    conversation: str | None = None
+    """The one that the prompt continues; None: it begins one."""
+    mode: str = ""
+    """In which it takes the prompt, as its own word."""
+    reads: tuple[str, ...] = ()
+    """Files that it obeys or logs in with: one that was changed ends it. Places are as `lib.homes`
+    has them."""
+    stored: str = ""
+    """Where it stores `{conversation}`, as a pattern of such a place: another program that has
+    written there ends it."""
+
+
 class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     argv: tuple[str, ...]
     cwd: str
@@ -149,6 +170,10 @@ class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     own_tmp: bool = False
     """`TMPDIR` is a directory of the attempt, removed when it is over."""
     confinement: Confinement | None = None
+    holds_input: bool = False
+    """Its stdin stays open behind `stdin`, for more."""
+    residency: Residency | None = None
+    """None: it takes this prompt alone."""
 
     def __repr__(self) -> str:
         return f"CommandLine({self.argv[:1]!r}, {len(self.argv) - 1} arguments)"

@@ -18,6 +18,7 @@ from fallbackd.core.protocol import (
     Confinement,
     OwnCopy,
     Permissions,
+    Residency,
     ServedPrompt,
     Work,
 )
@@ -105,7 +106,7 @@ def confinement_of(
         writable=(*footprint.writes, *options.writable),
         folders=footprint.folders,
         toolchains=TOOLCHAINS if work.permissions == "workspace" else (),
-        # The prompt first: a server is not given it as a file.
+        # The prompt first: what takes several is not given one as a file.
         readable=(work.prompt_path, *given),
         hidden=(*world.private, *dict.fromkeys(_keys_of_others(settings, world, id))),
     )
@@ -152,6 +153,11 @@ def confined(
     match call:
         case CommandLine() if confinement is None:
             return structs.replace(call, copies=copies, cwd_id=cwd_id)
+        case CommandLine(residency=Residency(may_stay=True)) if confinement is not None:
+            of_resident = structs.replace(confinement, readable=confinement.readable[1:])
+            return structs.replace(
+                call, confinement=of_resident, copies=copies, own_tmp=True, cwd_id=cwd_id
+            )
         case CommandLine():
             return structs.replace(
                 call, confinement=confinement, copies=copies, own_tmp=True, cwd_id=cwd_id

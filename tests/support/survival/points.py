@@ -94,7 +94,14 @@ SERVED: dict[str, tuple[int, ...]] = {
 }
 """In the order in which a prompt reaches a real opencode server, which only tests/e2e has."""
 
+RESIDENT: dict[str, tuple[int, ...]] = {
+    "resident.opened": (2,),
+    "resident.sending": (2,),
+    "resident.sent": (1,),
+}
+"""Reached only where programs may stay after a prompt: `tests/e2e/test_residents.py`."""
+
 NOTIFY: dict[str, tuple[int, ...]] = {"notify.started": (1,), "notify.posted": (1,)}
 """Reached only where notifications are configured: `tests/acceptance/test_notify.py`."""
 
-POINTS = {**DAEMON, **RUNNER, **SERVED, **NOTIFY}
+POINTS = {**DAEMON, **RUNNER, **SERVED, **RESIDENT, **NOTIFY}

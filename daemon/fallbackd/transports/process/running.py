@@ -123,6 +123,13 @@ class RunnerLine:
             return False
         return True
 
+    async def has_room(self) -> bool:
+        """Wait until something can be sent. False: it has left."""
+        if self._socket is None or self.is_ended:
+            return False
+        await anyio.wait_writable(self._socket)
+        return not self.has_left
+
     def hang_up(self) -> bool:
         """Say nothing more. What the runner says is still heard. False: it has left."""
         if self._socket is None:
@@ -175,6 +182,9 @@ _LAST_WORD_S = 2.0
 """Limit of the record of a runner below which nothing lives any more."""
 _LAST_READ_BYTES = 1024 * 1024
 """Bytes of a stopped program that are read after its end. More would delay what waits."""
+
+_INPUT_BYTES = 32 * 1024
+"""Sent at once or not at all: what fits in one buffer of a socket."""
 
 
 class RunnerLimits(Struct, frozen=True, kw_only=True):
@@ -386,6 +396,21 @@ class RunningProcess:
             is_told = self._line.hang_up()
         if not is_told:
             self._line.signal(signal.SIGTERM)
+
+    async def say(self, data: bytes) -> bool:
+        """Give the program more input (`CommandLine.holds_input`). False: it does not take it."""
+        pieces = range(0, len(data), _INPUT_BYTES)
+        return all([await self._say(data[at : at + _INPUT_BYTES]) for at in pieces])
+
+    async def _say(self, piece: bytes) -> bool:
+        frame = frames.pack(frames.INPUT, piece)
+        with anyio.move_on_after(self._limits.answer_s):
+            while self._line.is_open:
+                if self._line.send(frame):
+                    return True
+                if not await self._line.has_room():
+                    break
+        return False
 
     async def wait_gone(self) -> None:
         """Wait for the runner's own end; whatever it left behind is ended here."""

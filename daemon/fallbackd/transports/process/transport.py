@@ -204,6 +204,7 @@ class ProcessTransport:
             "confine": confine,
             "copies": list(copies.values()),
             "stdin_bytes": len(call.stdin or b""),
+            "holds_input": call.holds_input,
             "directory": directory,
             "tmp": tmp,
             "token": token,

@@ -242,7 +242,7 @@ def _start(spec: dict[str, Any]) -> Started | StartRefused:
     hit("runner.claimed")
     group = spec.get("cgroup", "")
     is_inside = bool(group) and cgroup.enter(group)
-    outcome = start(spec, has_input=bool(spec["stdin_bytes"]))
+    outcome = start(spec, has_input=bool(spec["stdin_bytes"]) or bool(spec.get("holds_input")))
     # Where the runner cannot leave it, the group says nothing about the program.
     spec["cgroup"] = group if is_inside and cgroup.leave(group) else ""
     hit("runner.started")
@@ -499,11 +499,20 @@ class _Attempt:
             if error.errno != errno.EPIPE:
                 self._notes.append(f"stdin: {os.strerror(error.errno or 0)}")
             count = len(self._input)  # the program does not want it
+            self._spec["holds_input"] = False
         self._input = self._input[count:]
         if not self._input:
             self._poll.unregister(self._stdin)
-            os.close(self._stdin)
-            self._stdin = -1
+            if not self._spec.get("holds_input"):
+                os.close(self._stdin)
+                self._stdin = -1
+
+    def _take_input(self, more: bytes) -> None:
+        if self._stdin < 0:
+            return
+        if not self._input:
+            self._poll.register(self._stdin, select.POLLOUT)
+        self._input = memoryview(bytes(self._input) + more)
 
     def _drain(self) -> None:
         """Read what exited processes left in the pipes. Other holders are not of this family."""
@@ -524,6 +533,8 @@ class _Attempt:
         for kind, payload in self._peer.receive():
             if kind == frames.STOP:
                 self._stop(float(frames.read_json(payload)["grace_s"]))
+            elif kind == frames.INPUT:
+                self._take_input(payload)
             elif kind == frames.SEEN:
                 self._seen = int(frames.read_json(payload)["offset"])
                 self._patience_s = _HURRIED_FOLLOWER_S if self._ending.is_asked else _FOLLOWER_S

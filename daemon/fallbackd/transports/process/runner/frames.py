@@ -4,6 +4,7 @@ Messages between the daemon and a runner: a kind, a length, a payload.
 | from | kind | payload |
 | --- | --- | --- |
 | daemon | SPEC | JSON; followed by `stdin_bytes` raw bytes |
+| daemon | INPUT | bytes for the program, where it was started with `holds_input` |
 | daemon | STOP | JSON `{grace_s}` |
 | daemon | SEEN | JSON `{offset}`: the follower holds the part of the log that starts there |
 | runner | HELLO | JSON `{pid, version}`, with a pidfd beside it |
@@ -24,6 +25,7 @@ from typing import Any
 
 VERSION = 1
 SPEC = b"s"
+INPUT = b"i"
 STOP = b"t"
 SEEN = b"a"
 HELLO = b"h"

@@ -1,0 +1,1 @@
+"""Agent CLIs that stay after a prompt, and take the next one."""

@@ -1,0 +1,142 @@
+"""A real claude that stays after its prompt and takes the next one of the session."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.e2e.processes import Process, appear, matching, runs
+from tests.e2e.scenes import Scene, scene
+from tests.e2e.test_remembering import FIRST, SECOND
+from tests.e2e.test_resumption import said
+from tests.e2e.test_stopping import a_moment
+from tests.support.provider_frames import TEXT
+from tests.support.survival.points import RESIDENT
+
+from fallbackd.lib.failpoints import OPTION, VARIABLE
+
+
+def stays(s: Scene) -> Callable[[Process], bool]:
+    """The claude of this scene."""
+    wanted, home = runs("--input-format", "stream-json"), f"HOME={s.home.path}"
+
+    def is_one(process: Process) -> bool:
+        return wanted(process) and home in process.env and leads(process.pid)
+
+    return is_one
+
+
+def leads(pid: int) -> bool:
+    """It is no copy of another one that is about to start something else."""
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
+
+
+async def test_the_second_prompt_of_a_session_goes_to_the_same_process(tmp_path: Path) -> None:
+    async with scene(tmp_path, residents=2) as s:
+        costs, pids = [], set()
+        for prompt in (FIRST, SECOND, SECOND):
+            done = await s.delegate("claude", prompt=prompt, session="talk")
+            assert (done["state"], done["text"]) == ("succeeded", TEXT), s.daemon.log()
+            costs.append(done["usage"]["cost_usd"])
+            pids |= {process.pid for process in matching(stays(s))}
+        assert len(pids) == 1
+        last = said(s.provider.calls("claude", kind="main")[-1])
+        assert last.index(FIRST) < last.index(TEXT) < last.index(SECOND)
+        assert costs[1] < 1.5 * costs[0], "each is told what it has cost itself"
+        await s.daemon.client.call("daemon.shutdown")
+        assert await s.daemon.wait() == 0
+        assert matching(stays(s)) == []
+
+
+async def test_nothing_stays_unless_it_is_configured(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        assert (await s.delegate("claude", session="talk"))["text"] == TEXT
+        assert matching(stays(s)) == []
+
+
+async def test_other_permissions_have_a_process_of_their_own(tmp_path: Path) -> None:
+    async with scene(tmp_path, residents=2) as s:
+        for permissions in ("full", "read"):
+            done = await s.delegate("claude", session="talk", permissions=permissions)
+            assert done["text"] == TEXT, s.daemon.log()
+        modes = {
+            process.argv[process.argv.index("--permission-mode") + 1]
+            for process in matching(stays(s))
+        }
+        assert "plan" in modes
+
+
+async def test_a_limit_is_failed_over_from_and_the_process_stays(tmp_path: Path) -> None:
+    async with scene(tmp_path, residents=2, backends={"claude": ["retries = 0"]}) as s:
+        assert (await s.delegate("claude", session="talk"))["text"] == TEXT
+        (before,) = matching(stays(s))
+        s.provider.behave("claude", "429", retry_after_s=3600)
+        done = await s.delegate("claude", then="codex", session="talk")
+        assert done["served_by"] == "codex", s.daemon.log()
+        assert done["attempts"][0]["failure"]["reason"] in ("rate_limit", "usage_limit")
+        assert [process.pid for process in matching(stays(s))] == [before.pid]
+        await s.forget_failures()
+        s.provider.behave("claude", "ok")
+        assert (await s.delegate("claude", session="other"))["text"] == TEXT
+
+
+async def test_a_cancelled_turn_leaves_no_tool_and_a_process_that_is_ready(tmp_path: Path) -> None:
+    async with scene(tmp_path, residents=2) as s:
+        assert (await s.delegate("claude", session="talk", permissions="full"))["text"] == TEXT
+        (before,) = matching(stays(s))
+        moment = a_moment()
+        s.provider.behave("claude", "tool", command=f"sleep {moment}")
+        begun = await s.begin("claude", session="talk", permissions="full")
+        await appear(runs("sleep", moment))
+        ended = await s.cancel(begun)
+        assert ended["state"] == "cancelled", s.daemon.log()
+        assert matching(runs("sleep", moment)) == []
+        assert [process.pid for process in matching(stays(s))] == [before.pid]
+
+
+async def test_a_turn_goes_on_while_there_is_no_daemon(tmp_path: Path) -> None:
+    async with scene(tmp_path, residents=2, patience_s=60) as s:
+        for session in ("first", "later"):
+            if session == "later":
+                s.provider.behave("claude", "ok")
+                assert (await s.delegate("claude", session=session))["text"] == TEXT
+            s.provider.log.clear()
+            s.provider.behave("claude", "slow", pause_s=0.5)
+            begun = await s.begin("claude", session=session, request_id=session)
+            await s.provider.called("claude")
+            await s.daemon.kill()
+            await s.daemon.start()
+            done = await s.delegate("claude", session=session, request_id=session)
+            assert (done["state"], done["text"]) == ("succeeded", TEXT), s.daemon.log()
+            assert done["delegation"] == begun["delegation"]
+            assert len(done["attempts"]) == 1
+            assert len(s.provider.calls("claude", kind="main")) == 1
+
+
+@pytest.mark.timeout(600)
+async def test_a_prompt_whose_daemon_dies_at_any_step_before_it_is_sent_is_asked_once(
+    tmp_path: Path,
+) -> None:
+    async with scene(tmp_path, residents=3, patience_s=60) as s:
+        for point in RESIDENT:
+            await s.daemon.kill()
+            program = s.daemon.program
+            s.daemon.program = ("-X", OPTION, *program)
+            (number,) = RESIDENT[point]
+            s.daemon.env[VARIABLE] = f"{point}=kill@{number}"
+            await s.daemon.start()
+            s.daemon.program = program
+            del s.daemon.env[VARIABLE]
+            assert (await s.delegate("claude", session=point))["text"] == TEXT
+            s.provider.log.clear()
+            begun = await s.begin("claude", session=point, request_id=point)
+            assert await s.daemon.wait() == -signal.SIGKILL, begun
+            await s.daemon.start()
+            done = await s.delegate("claude", session=point, request_id=point)
+            assert (done["state"], done["text"]) == ("succeeded", TEXT), s.daemon.log()
+            assert len(done["attempts"]) == 1
+            assert len(s.provider.calls("claude", kind="main")) == 1, point
