@@ -17,6 +17,8 @@ import pytest
 from tests.support.agents import program
 from tests.support.daemon import HANG_S, Daemon, running
 
+from fallbackd_client.errors import RpcError
+
 TALK = """
 import array, json, os, socket, subprocess, sys, time
 def connected():
@@ -223,6 +225,8 @@ async def test_a_process_that_the_daemon_cannot_see_may_ask_next_to_nothing(
     async with running(tmp_path, with_agent(tmp_path), wrapper=wrapper) as daemon:
         pong = await daemon.client.call("daemon.ping")
         assert (pong.get("attempt"), pong["permissions"], pong["pid"]) == (None, None, 1)
+        with pytest.raises(RpcError, match="give both one PID namespace"):
+            await daemon.client.call("config.get")
         children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
         os.kill(int(children[0]), signal.SIGTERM)
         await daemon.wait()

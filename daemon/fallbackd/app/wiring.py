@@ -30,7 +30,7 @@ from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.lib import privatefile
 from fallbackd.lib.clock import Instant, SystemClock
 from fallbackd.lib.descriptors import has_room, shortage
-from fallbackd.lib.processes import client_socket, held, read_variables
+from fallbackd.lib.processes import OutOfSight, client_socket, held, read_variables
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Running, Transport, Unsent
@@ -263,8 +263,7 @@ def build(
             with held(connection) as pid:
                 attempts = residents.working_for(served.attempts_above(pid))
         except OSError as error:
-            why = error.strerror or str(error)
-            return nothing(f"the calling process cannot be looked at ({why}); connect again")
+            return unseen(error)
         return engine.authority_of(attempts)
 
     async def authority_at(connection: sockets.socket) -> Authority | None:
@@ -278,8 +277,7 @@ def build(
                 return None
             attempts = residents.working_for(served.attempts_above(pid))
         except OSError as error:
-            why = error.strerror or str(error)
-            return nothing(f"the calling process cannot be looked at ({why}); connect again")
+            return unseen(error)
         return engine.authority_of(attempts)
 
     def expect() -> None:
@@ -307,6 +305,15 @@ def build(
         withhold_credentials=withhold_credentials,
         take_up_servers=take_up,
     )
+
+
+def unseen(error: OSError) -> Authority:
+    """The authority of a caller whose process could not be looked at, with what to do."""
+    to_do = "connect again"
+    if isinstance(error, OutOfSight):
+        to_do = "run the client in the container of the daemon, or give both one PID namespace"
+    why = error.strerror or str(error)
+    return nothing(f"the calling process cannot be looked at ({why}); {to_do}")
 
 
 def private_places(places: Places, environ: Mapping[str, str]) -> tuple[str, ...]:

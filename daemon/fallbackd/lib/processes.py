@@ -26,6 +26,10 @@ SO_PEERPIDFD = 77
 _UCRED = struct.Struct("3i")
 
 
+class OutOfSight(ProcessLookupError):
+    """A process of a container, or of the host of this one: it is never seen from here."""
+
+
 class PeerCredentials(NamedTuple):
     """Identity at the moment of `connect`. The process may be gone by now, or be another one."""
 
@@ -57,13 +61,13 @@ def held(connection: socket.socket) -> Iterator[int]:
     the process that has that number now.
 
     Raises:
-        ProcessLookupError: It has exited, before or meanwhile, or is in no PID namespace that this
-            process can see.
+        OutOfSight: It is in no PID namespace that this process can see.
+        ProcessLookupError: It has exited, before or meanwhile.
         OSError: No descriptor is free.
     """
     pid = peer(connection).pid
     if pid <= 0:
-        raise ProcessLookupError(errno.ESRCH, "it is in a PID namespace that is not seen from here")
+        raise OutOfSight(errno.ESRCH, "it is in a PID namespace that is not seen from here")
     handle = _pidfd(connection, pid)
     try:
         yield pid
