@@ -119,8 +119,10 @@ async def test_work_of_a_process_that_several_share_is_that_of_each(tmp_path: Pa
     b = agent("b", script(tmp_path, "b", ANSWERS))
     async with engine_in(tmp_path, settings(gated(tmp_path), b)) as engine:
         outer = [
-            await engine.delegate(NewWork(prompt="x", backend="a", permissions="read"))
-            for _ in range(2)
+            await engine.delegate(
+                NewWork(prompt="x", backend="a", permissions="read", timeout_s=limit_s)
+            )
+            for limit_s in (9000, 5000)
         ]
         attempts = [f"{one.delegation}.1" for one in outer]
         for each in outer:
@@ -130,6 +132,7 @@ async def test_work_of_a_process_that_several_share_is_that_of_each(tmp_path: Pa
         made = await engine.delegate(asked, authority=both)
         assert made.above == tuple(each.delegation for each in outer)
         assert both.has_begun(made)
+        assert made.deadline_at == outer[1].deadline_at
         assert (await engine.delegate(asked, authority=one)).delegation == made.delegation
         alone = structs.replace(asked, request_id="r2")
         own = await engine.delegate(alone, authority=one)

@@ -98,11 +98,13 @@ def _narrowed(parent: Delegation, other: Delegation | None) -> Delegation:
         turn = structs.replace(turn, allow_metered=False)
         return structs.replace(parent, may=(), replay="ask", turn=turn)
     left = other.turn.budget - len(other.attempts)
+    ends = [at for at in (parent.deadline_at, other.deadline_at) if at is not None]
     return structs.replace(
         parent,
         may=tuple(one for one in parent.may if one in other.may),
         replay=lower_replay(parent.replay, other.replay),
         nesting=max(parent.nesting, other.nesting),
+        deadline_at=min(ends, default=None),
         turn=structs.replace(
             turn,
             allow_metered=turn.allow_metered and other.turn.allow_metered,
