@@ -7,6 +7,7 @@ import anyio
 import httpx2
 import pytest
 from tests.support import provider_answers
+from tests.support.command import run_client
 from tests.support.daemon import HANG_S
 from tests.support.gateway import ENDS, KINDS, gate, listening, read_into
 from tests.support.provider_refusals import Dialect
@@ -317,3 +318,17 @@ async def test_half_a_character_passes_in_both_directions(
         assert rb"\ud83d" in answer.content
         assert r"half \ud83d" in json.dumps(g.api.calls("one")[0].body)
         assert (await g.health("one"))["state"] == "healthy"
+
+
+async def test_figures_in_the_head_of_an_answer_are_shown_and_outlive_a_restart(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path, mode="responses") as g:
+        g.api.behave("one", "usage_limit")
+        assert (await g.ask()).status_code == 200
+        await g.daemon.restart()
+        week, hours = (await g.health("one"))["limits"][::-1]
+        assert (hours["window_s"], hours["used_percent"], hours["source"]) == (18e3, 100, "headers")
+        assert (week["window_s"], week["used_percent"], week["fresh"]) == (604_800, 80, True)
+        shown = await run_client(g.daemon.socket, "limits")
+        assert "80%" in shown.out

@@ -120,8 +120,8 @@ async def test_a_limit_in_a_session_of_codex_is_heard_of_once_it_is_watched(tmp_
             while (await health(daemon, "codex"))["state"] != "rate_limited":
                 await anyio.sleep(0.05)
         assert (await health(daemon, "codex"))["reason"] == "usage_limit"
-        plans = (await daemon.client.call("status"))["plans"]
-        assert [one["window_s"] for one in plans["codex"]["windows"]] == [18000, 604800]
+        limits = (await health(daemon, "codex"))["limits"]
+        assert [one["window_s"] for one in limits] == [18000, 604800]
 
 
 async def test_a_window_that_comes_near_its_end_is_one_event(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ async def test_figures_of_a_plan_are_shown_and_decide_nothing(tmp_path: Path) ->
         assert found["backend"] == "claude"
         assert "codex" in found["others"]
         assert (await health(daemon, "claude"))["state"] != "rate_limited"
-        shown = (await daemon.client.call("status"))["plans"]["claude"]["windows"]
-        assert [one["used_percent"] for one in shown] == [100]
+        shown = (await daemon.client.call("status"))["health"]["claude"]["limits"]
+        assert [(one["used_percent"], one["source"]) for one in shown] == [(100, "statusline")]
 
 
 async def test_a_limit_ends_when_the_same_login_is_answered_in_an_open_session(

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from fallbackd.backends.codex_cli import read
-from fallbackd.backends.spec import PlanWindow, SessionSeen
+from fallbackd.backends.spec import SessionSeen
+from fallbackd.core.figures import Figure
 from fallbackd_conversations import codex
 from fallbackd_conversations.turns import Utterance
 
@@ -23,6 +24,7 @@ LIMITS = {
 
 NOW = 1_795_447_507.0
 STAMP = "2026-11-23T15:25:07.162Z"
+AT = 1_795_447_507.162
 
 
 def line(type: str, *, at: str = STAMP, **payload: Any) -> bytes:
@@ -47,8 +49,8 @@ def test_a_limit_is_heard_with_its_end(tmp_path: object) -> None:
         "error": {"type": "usage_limit_reached", "resets_at": 1795461379.0}
     }
     assert seen.windows == (
-        PlanWindow(window_s=18_000, used_percent=100.0, resets_at=1795461379.0),
-        PlanWindow(window_s=604_800, used_percent=80.0),
+        Figure(window_s=18_000, used_percent=100.0, resets_at=1795461379.0, at=AT),
+        Figure(window_s=604_800, used_percent=80.0, at=AT),
     )
 
 
@@ -59,8 +61,10 @@ def test_a_session_that_was_written_for_a_person_is_heard() -> None:
         assert (read(head, [USED, FAILED], NOW).failure is not None) == is_heard
 
 
-def test_a_session_of_a_program_says_nothing() -> None:
-    assert read(PROGRAM, [USED, FAILED], NOW) == SessionSeen()
+def test_a_session_of_a_program_says_nothing_but_its_figures() -> None:
+    seen = read(PROGRAM, [USED, FAILED], NOW)
+    assert [one.used_percent for one in seen.windows] == [100.0, 80.0]
+    assert seen == SessionSeen(windows=seen.windows)
 
 
 def test_a_turn_that_was_begun_after_it_ends_a_failure() -> None:

@@ -20,7 +20,7 @@ from fallbackd.core.policy import Backend, Policy
 from fallbackd.core.questions import Question, options_with
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 from fallbackd.engine.environment import Settings, Transports, World
-from fallbackd.engine.exchanges import Exchanges, Plans
+from fallbackd.engine.exchanges import Exchanges
 from fallbackd.engine.live import Progress
 from fallbackd.engine.requests import LogPart, NewWork, NotKept, Unknown, Withdrawn
 from fallbackd.engine.runs import KeptAnswer
@@ -107,7 +107,6 @@ class ScriptedEngine:
         self.readiness = NothingToSee()
         self.peers = None
         self.exchanges = Exchanges()
-        self.plans = Plans()
         self.started_at = NOW - 60
         self.last_tick_at: float | None = None
         self.raises: dict[str, Exception] = {}

@@ -261,10 +261,33 @@ def _health_cells(entry: dict[str, Json], at: float) -> list[object]:
         until = f"in {duration(entry['seconds_remaining'])}"
     words = list(dict.fromkeys(entry.get(key) for key in ("reason", "detail", "note")))
     why = ": ".join(str(w) for w in words if w)
+    why = why or limits_words(entry.get("limits"), at)
     if entry.get("seen_by"):  # by another machine that shares its health
         age = "" if entry.get("age_s") is None else f", {duration(entry['age_s'])} ago"
         why = f"{why} (seen by {entry['seen_by']}{age})"
     return [state, entry.get("count") or "", until, why]
+
+
+def limits_words(limits: Json, at: float) -> str:
+    """`5h 63%, resets 14:05:00 · 7d 41%`: windows of the whole plan; old figures with their age."""
+    words: list[str] = []
+    for one in limits if isinstance(limits, list) else ():
+        if one.get("model") or one.get("credential") or one.get("unit") != "percent":
+            continue
+        text = f"{window_of(one)} {one['used_percent']:.0f}%"
+        if not one.get("fresh"):
+            text += f" ({duration(one.get('age_s') or 0.0)} ago)"
+        elif one.get("resets_at") is not None and not words:
+            text += f", resets {clock(one['resets_at'], at)}"
+        words.append(text)
+    return " \u00b7 ".join(words)
+
+
+def window_of(one: dict[str, Json]) -> str:
+    """`5h`, `7d`; what is counted where no length is stated."""
+    if one.get("window_s") is None:
+        return str(one.get("unit", "?"))
+    return duration(one["window_s"]).replace(" ", "")
 
 
 def candidates_table(candidates: Sequence[Json], style: Style, *, indent: str = "") -> str:

@@ -125,6 +125,8 @@ AttemptStateWord = Annotated[
 ]
 QuestionKindWord = Annotated[str, _one_of("outage", "consent", "partial", "must_differ")]
 HealthSourceWord = Annotated[str, _one_of("policy", "provider", "person", "import")]
+LimitUnitWord = Annotated[str, _one_of("percent", "requests", "tokens")]
+LimitSourceWord = Annotated[str, _one_of("headers", "event", "session", "statusline")]
 TierWord = Annotated[str, _one_of("primary", "model", "api", "in_session")]
 UnitWord = Annotated[str, _one_of("requests", "tokens")]
 CostWord = Annotated[str, _one_of("subscription", "metered", "local")]

@@ -6,6 +6,8 @@ from fallbackd_client.wire.bounds import (
     CostWord,
     HealthSourceWord,
     HealthState,
+    LimitSourceWord,
+    LimitUnitWord,
     PeriodWord,
     ReasonWord,
     UnitWord,
@@ -90,6 +92,46 @@ class CredentialHealth(Struct, frozen=True, kw_only=True):
     """How many calls used it."""
 
 
+class Limit(Struct, frozen=True, kw_only=True):
+    """
+    How much of one window of a plan or a key is used, as a provider or an agent said last.
+
+    Figures lag behind, and decide nothing once they are not `fresh`.
+    """
+
+    used_percent: float
+    """How much of the window is used, from 0 to 100, and a little more where the plan allows it."""
+    window_s: float | None = None
+    """Length of the window in seconds, such as 18000 for five hours; null: not stated."""
+    unit: LimitUnitWord = "percent"
+    """What is counted: `percent` of a plan, `requests` or `tokens`."""
+    limit: float | None = None
+    """The whole of the window, in `unit`; null: not stated."""
+    left: float | None = None
+    """What is left of it, in `unit`; null: not stated."""
+    resets_at: float | None = None
+    """When the window begins anew; null: not stated."""
+    scope: str = ""
+    """What it is about: a model, a credential or a plan, by its name in health."""
+    model: str | None = None
+    """The model, or the family of models, that it is about; null: all."""
+    credential: str | None = None
+    """Label of the key that it is about; null: the login of the program."""
+    source: LimitSourceWord = "headers"
+    """Where it was read: `headers` of an answer, an `event` of the program, a file of a `session`,
+    or the `statusline` of an open session."""
+    at: float = 0.0
+    """When it was seen."""
+    age_s: float = 0.0
+    """Seconds since then."""
+    fresh: bool = False
+    """It is recent enough to act on."""
+    percent_per_hour: float | None = None
+    """Pace since the window began, on average; null: not known."""
+    runs_out_at: float | None = None
+    """When nothing is left at that pace; null: not before the window begins anew, or not known."""
+
+
 class HealthEntry(Struct, frozen=True, kw_only=True):
     """
     A backend's health: the worst of the scopes that it touches.
@@ -134,6 +176,8 @@ class HealthEntry(Struct, frozen=True, kw_only=True):
     """The records that it is computed from."""
     credentials: tuple[CredentialHealth, ...] = ()
     """Its configured credentials, in order."""
+    limits: tuple[Limit, ...] = ()
+    """How much of its plan or keys is used, where that was said; short windows first."""
 
 
 class UsageRow(Struct, frozen=True, kw_only=True):

@@ -14,9 +14,9 @@ from fallbackd.api.handler import ApiError, Handler
 from fallbackd.api.health import USABLE, health_entries, health_entry
 from fallbackd.api.host import Caller
 from fallbackd.api.shapes import none_installed
-from fallbackd.backends.spec import PlanWindow
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.events import Reported, ResolveRequested
+from fallbackd.core.figures import Figure
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.core.reasons import NOT_SET_UP
@@ -109,6 +109,9 @@ async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> Re
         candidates=candidates,
         position=found.position,
         lease=shapes.lease(found, asked=params.lease),
+        limits=health_entry(
+            engine.snapshot(), engine.settings.policy, found.backend, now=engine.clock.now()
+        ).limits,
         turn=word_of(found.turn),
     )
 
@@ -299,9 +302,10 @@ async def interactive_plan(
     backend = _backend_of(engine, params, caller)
     if backend is None:
         return InteractivePlanResult()
-    windows = convert(params.windows, tuple[PlanWindow, ...], from_attributes=True)
-    await interactive.figures(engine, backend, windows)
     now = engine.clock.now()
+    windows = convert(params.windows, tuple[Figure, ...], from_attributes=True)
+    seen = tuple(structs.replace(one, at=now, source="statusline") for one in windows)
+    await interactive.figures(engine, backend, seen)
     entries = health_entries(engine.snapshot(), engine.settings.policy, now=now)
     return InteractivePlanResult(
         backend=backend, health=entries.get(backend), others=_others(engine, backend, entries)

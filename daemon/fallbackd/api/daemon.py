@@ -71,7 +71,6 @@ from fallbackd_client.wire.methods.events import (
     EventsUnsubscribeParams,
     EventsUnsubscribeResult,
 )
-from fallbackd_client.wire.methods.interactive import PlanUse
 from fallbackd_client.wire.methods.notify import (
     NOTIFY_TEST,
     Delivery,
@@ -181,9 +180,6 @@ async def status(engine: "Engine", params: StatusParams, caller: Caller) -> Stat
         if params.programs
         else None,
         toolchains=_toolchains(engine) if params.programs else None,
-        plans=msgspec.convert(
-            engine.plans.shown(now=engine.clock.now()), dict[str, PlanUse], from_attributes=True
-        ),
         share=sharing(engine),
     )
 

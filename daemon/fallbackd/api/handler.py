@@ -82,14 +82,14 @@ GRANTED_BY: dict[str, tuple[str, ...]] = {
 _OF_PERSONS: dict[type[Struct], tuple[str, ...]] = {
     CandidateVerdict: ("detail", "credential", "scope", "fix"),
     Failure: ("scope",),
-    ResolveResult: ("credential", "turn"),
+    ResolveResult: ("credential", "limits", "turn"),
     ReportResult: ("turn",),
-    HealthEntry: ("detail", "note", "seen_by", "scopes", "credentials"),
+    HealthEntry: ("detail", "note", "seen_by", "scopes", "credentials", "limits"),
     DaemonStatus: (
         *("config_path", "config_errors", "config_warnings", "state_dir", "store", "troubles"),
         "path",
     ),
-    StatusResult: ("programs", "toolchains", "readiness", "plans", "share"),
+    StatusResult: ("programs", "toolchains", "readiness", "share"),
 }
 """Fields that keep their defaults for a process inside an attempt: paths and accounts of others."""
 

@@ -40,6 +40,7 @@ from fallbackd.backends.commands import (
     program,
     resumes,
 )
+from fallbackd.backends.figures import in_claude_event
 from fallbackd.backends.lines import (
     CliParser,
     count,
@@ -57,6 +58,7 @@ from fallbackd.core.protocol import (
     Call,
     Conversation,
     Evidence,
+    FiguresSeen,
     GivenUp,
     Observation,
     Output,
@@ -375,7 +377,8 @@ class ClaudeParser(CliParser):
                 info = fields(event.get("rate_limit_info"))
                 # Later words replace earlier ones: a window may open again within a run.
                 self._window = info if names_spent_window(info) else None
-                return [Output()]
+                found = in_claude_event(info, at=at)
+                return [FiguresSeen(figures=found)] if found else [Output()]
             case "assistant":
                 return self._read_assistant(event)
             case "user":

@@ -47,7 +47,6 @@ from fallbackd.backends.spec import (
     Footprint,
     Login,
     Options,
-    PlanWindow,
     ProjectFiles,
     SessionFiles,
     SessionSeen,
@@ -55,6 +54,7 @@ from fallbackd.backends.spec import (
 )
 from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import NO_CONVERSATION, Reason
+from fallbackd.core.figures import Figure, Figures
 from fallbackd.core.protocol import (
     Call,
     Conversation,
@@ -181,22 +181,20 @@ FRESH_S = 60.0
 
 def read(head: bytes, lines: Sequence[bytes], now: float) -> SessionSeen:
     """
-    Ignores sessions that a program runs, since that program judges them, and old failures, since
-    a session that is opened again repeats its last one.
+    Of a session that a program runs, only the figures: that program judges the rest. Ignores old
+    failures, since a session that is opened again repeats its last one.
     """
-    if owner_of(head) == "program":
-        return SessionSeen()
     seen = SessionSeen()
     for at, kind, event in _events(lines, now):
         seen = msgspec.structs.replace(seen, **_news(at, kind, event, seen.windows))
+    if owner_of(head) == "program":
+        return SessionSeen(windows=seen.windows)
     if seen.failure is not None or any(one.is_spent for one in seen.windows):
         seen = msgspec.structs.replace(seen, worked_at=None)
     return seen
 
 
-def _news(
-    at: float, kind: str, event: dict[str, Any], windows: tuple[PlanWindow, ...]
-) -> dict[str, Any]:
+def _news(at: float, kind: str, event: dict[str, Any], windows: Figures) -> dict[str, Any]:
     """Fields of `SessionSeen` that one event changes."""
     if kind == "turn_context":
         return {"model": words(event.get("model")) or None}
@@ -205,6 +203,7 @@ def _news(
             # Of one model alone (`limit_id`), they say nothing of the plan.
             limits = fields(event.get("rate_limits"))
             if words(limits.get("limit_id")) in ("", "codex") and (new := _windows(limits)):
+                new = tuple(msgspec.structs.replace(one, at=at) for one in new)
                 return {"windows": new, "worked_at": at}
         case "task_started":
             return {"turn": None, "failure": None}
@@ -240,7 +239,7 @@ def _instant(text: str) -> float | None:
         return None
 
 
-def _windows(limits: Mapping[str, Any]) -> tuple[PlanWindow, ...]:
+def _windows(limits: Mapping[str, Any]) -> Figures:
     found = []
     for name in ("primary", "secondary"):
         one = fields(limits.get(name))
@@ -248,7 +247,7 @@ def _windows(limits: Mapping[str, Any]) -> tuple[PlanWindow, ...]:
             _number(one.get(key)) for key in ("used_percent", "window_minutes", "resets_at")
         )
         if used is not None and minutes:
-            found.append(PlanWindow(window_s=minutes * 60, used_percent=used, resets_at=at or None))
+            found.append(Figure(window_s=minutes * 60, used_percent=used, resets_at=at or None))
     return tuple(found)
 
 
@@ -257,7 +256,7 @@ def _number(value: Any) -> float | None:
     return float(value) if is_number and 0 <= value < 1e12 else None
 
 
-def _with_reset(evidence: Evidence, windows: tuple[PlanWindow, ...]) -> Evidence:
+def _with_reset(evidence: Evidence, windows: Figures) -> Evidence:
     """Add the instant at which a spent window begins anew: the sentence has but the minute."""
     ends = [one.resets_at for one in windows if one.is_spent and one.resets_at is not None]
     if evidence.code != "usagelimitexceeded" or not ends:

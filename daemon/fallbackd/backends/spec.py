@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct, field
 
 from fallbackd.classify.rules import Rule
+from fallbackd.core.figures import Figures
 from fallbackd.core.protocol import (
     Call,
     Chunk,
@@ -25,18 +26,6 @@ from fallbackd.core.protocol import (
 )
 
 
-class PlanWindow(Struct, frozen=True, kw_only=True):
-    """Used share of a subscription within one of its windows, in percent."""
-
-    window_s: float
-    used_percent: float
-    resets_at: float | None = None
-
-    @property
-    def is_spent(self) -> bool:
-        return self.used_percent >= 100.0
-
-
 class SessionSeen(Struct, frozen=True, kw_only=True):
     """
     Attributes:
@@ -49,7 +38,7 @@ class SessionSeen(Struct, frozen=True, kw_only=True):
 
     turn: str | None = None
     failure: Evidence | None = None
-    windows: tuple[PlanWindow, ...] = ()
+    windows: Figures = ()
     worked_at: float | None = None
     model: str | None = None
 

@@ -16,6 +16,7 @@ from fallbackd.core.events import Event
 from fallbackd.core.opencode import rescues, turns
 from fallbackd.core.opencode.projects import in_project, project_of
 from fallbackd.core.policy import Policy
+from fallbackd.core.quota import quota_seen
 from fallbackd.core.records import Snapshot
 from fallbackd.core.upkeep import clock, credentials, marks, shared
 from fallbackd.core.work import admit, answer, ended, resume, running, sessions
@@ -68,6 +69,7 @@ DECIDED: Mapping[type, Callable[[Case, Any], Decision | None]] = {
     events.ReadinessSeen: marks.readiness_seen,
     events.CredentialSeen: credentials.credential_seen,
     events.LoginAnswered: credentials.login_answered,
+    events.QuotaSeen: quota_seen,
     events.SharedSeen: shared.shared_seen,
     events.ConfigReloaded: marks.config_reloaded,
     events.Ticked: marks.ticked,

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.figures import Figures
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.past import CarriedWord
 from fallbackd.core.policy import Entry
@@ -291,6 +292,13 @@ class LoginAnswered(Struct, frozen=True, kw_only=True, tag="login_answered"):
     at: float
 
 
+class QuotaSeen(Struct, frozen=True, kw_only=True, tag="quota_seen"):
+    """A provider, or a program that knows its plan, said how much of it is used."""
+
+    backend: BackendId
+    figures: Figures
+
+
 class SharedSeen(Struct, frozen=True, kw_only=True, tag="shared_seen"):
     """What other machines have found, and what a person has said on one of them for all."""
 
@@ -370,6 +378,7 @@ Event = (
     | ReadinessSeen
     | CredentialSeen
     | LoginAnswered
+    | QuotaSeen
     | SharedSeen
     | SessionEnded
     | SessionCompacted

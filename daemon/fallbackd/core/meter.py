@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
+from fallbackd.core.figures import shifted
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Meter
@@ -156,7 +157,13 @@ def shift(meter: Meter, by_s: float) -> Meter:
     spent = tuple((one[0] + minutes, *one[1:]) for one in meter.spent)
     answered_at = None if meter.answered_at is None else meter.answered_at + by_s
     return structs.replace(
-        meter, starts=starts, ends=ends, demand=demand, spent=spent, answered_at=answered_at
+        meter,
+        starts=starts,
+        ends=ends,
+        demand=demand,
+        spent=spent,
+        answered_at=answered_at,
+        figures=shifted(meter.figures, by_s),
     )
 
 

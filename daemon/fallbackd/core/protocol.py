@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from fallbackd.core.figures import Figures
 from fallbackd_conversations.turns import Utterance
 
 Permissions = Literal["read", "workspace", "full"]
@@ -444,8 +445,15 @@ class GivenUp(Struct, frozen=True, kw_only=True, tag="given_up"):
     evidence: Evidence
 
 
+class FiguresSeen(Struct, frozen=True, kw_only=True, tag="figures"):
+    """The program said how much of its plan is used."""
+
+    figures: Figures
+
+
 Observation = (
     Output
+    | FiguresSeen
     | Conversation
     | ProviderAnswered
     | Retrying

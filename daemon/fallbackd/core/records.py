@@ -10,6 +10,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from fallbackd.core.failures import Failure
+from fallbackd.core.figures import Figures
 from fallbackd.core.health.record import Health
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.past import CarriedWord, Past
@@ -391,6 +392,8 @@ class Meter(Struct, frozen=True, kw_only=True):
     the cost is null where it was not stated."""
     days: tuple[DayUse, ...] = ()
     """Oldest first, of the last 31 days (UTC) that saw any use."""
+    figures: Figures = ()
+    """What was last said of its windows, at most one of each."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

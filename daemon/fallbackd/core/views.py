@@ -8,7 +8,7 @@ among the scopes and does not make the backend itself unhealthy.
 
 from typing import Any, Literal
 
-from fallbackd.core import meter
+from fallbackd.core import meter, quota
 from fallbackd.core.failures import Reason
 from fallbackd.core.health.record import SEVERITY, Health, View, count_at, severity, view
 from fallbackd.core.health.scopes import credential_scope, find_backend, own_health, touched, worst
@@ -55,6 +55,7 @@ def health_entry(backend_id: BackendId, snapshot: Snapshot, policy: Policy, *, n
         if scope in snapshot.health
     ]
     credentials = [_credential(backend, label, snapshot, now=now) for label in backend.credentials]
+    limits = quota.shown(backend, policy, snapshot.meters, now=now)
     budget_until_at = meter.over_cap_until(
         snapshot.meters.get(backend.id), backend.hourly_cap, now=now, unit=backend.cap_unit
     )
@@ -68,8 +69,14 @@ def health_entry(backend_id: BackendId, snapshot: Snapshot, policy: Policy, *, n
             "source": "policy",
             "seconds_remaining": budget_until_at - now,
             "scopes": scopes,
+            "limits": limits,
         }
-    return {**_shown(seen, record, now=now), "scopes": scopes, "credentials": credentials}
+    return {
+        **_shown(seen, record, now=now),
+        "scopes": scopes,
+        "credentials": credentials,
+        "limits": limits,
+    }
 
 
 def _credential(backend: Backend, label: str, snapshot: Snapshot, *, now: float) -> Shown:

@@ -14,6 +14,7 @@ from fallbackd.core.protocol import (
     AgentStep,
     AgentText,
     Conversation,
+    FiguresSeen,
     GivenUp,
     Observation,
     Output,
@@ -112,7 +113,7 @@ def see(watch: Watch, seen: Observation, *, now: float) -> Watch:
         last_output_at=now,
     )
     match seen:
-        case Output() | Conversation() | GivenUp():
+        case Output() | Conversation() | FiguresSeen() | GivenUp():
             return fresh
         case Retrying():
             return structs.replace(fresh, phase=WAITING)

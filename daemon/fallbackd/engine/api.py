@@ -42,13 +42,15 @@ from fallbackd.core.events import (
     SessionCompacted,
     SessionEnded,
 )
-from fallbackd.core.ids import AttemptId, DelegationId, SessionId
+from fallbackd.core.figures import Figures
+from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
+from fallbackd.core.quota import news_of
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 from fallbackd.engine import admission, judging
 from fallbackd.engine.admission import Directory, admit, digest, directory_of
 from fallbackd.engine.attempts import RunningAttempts
 from fallbackd.engine.environment import Settings, World
-from fallbackd.engine.exchanges import Exchanges, Plans
+from fallbackd.engine.exchanges import Exchanges
 from fallbackd.engine.live import Audience, Held, Listener, LiveAttempt, Progress, Texts
 from fallbackd.engine.logs import find_attempt, no_log, parser_of, read_part
 from fallbackd.engine.loop import KEPT_FIRST, Committing, keys_of
@@ -118,7 +120,6 @@ class Engine:
         self.texts = Texts()
         self.repairs = KnownRepairs()
         self.planted = Planted(self.runs, world.kinds, home=world.home)
-        self.plans = Plans()
         self._draining = False
         self._obstacles: dict[str, str] = {}
         """Why no new work is taken now, by kind."""
@@ -257,6 +258,12 @@ class Engine:
                 return Decision()
             self._follow(decision, shifted_s=shifted_s)
         return decision
+
+    async def keep_figures(self, backend: BackendId, seen: Figures) -> None:
+        """Keep what is news of the figures of a plan or a key."""
+        news = news_of(self.store.peek().meters, backend, seen, now=self.clock.now())
+        if news is not None:
+            await self.handle(news, outlives="nothing")
 
     def _follow(self, decision: Decision, *, shifted_s: float) -> None:
         """Do what was decided at a clock shifted by so much: it may have been set since."""

@@ -7,6 +7,7 @@ daemon has begun is resumed as it is found: running, ended, or never started.
 
 import errno
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -48,6 +49,7 @@ from fallbackd.engine.credentials import (
 from fallbackd.engine.environment import Transports, World
 from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
 from fallbackd.engine.live import Fingerprint, Held, LiveAttempt, LiveHost, Prepared
+from fallbackd.engine.quota import heard_at_end
 from fallbackd.engine.reading import Reader
 from fallbackd.engine.repairing import Asked, repaired
 from fallbackd.engine.takeover import GivenPast, carried, from_record, on_record, place_of
@@ -508,6 +510,8 @@ async def run_attempt(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> 
     hit("attempt.ended.before")
     await host.handle(structs.replace(ended, luck=host.world.luck()))
     hit("attempt.ended.after")
+    if live.heard_at_end is not None:
+        await live.heard_at_end()
 
 
 async def _put_git_back(host: LiveHost, attempt: AttemptId) -> tuple[str, ...]:
@@ -597,6 +601,9 @@ async def _run(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> Attempt
         hit("attempt.started")
         await _read(live, reader, begun.running)
         ended = await reader.finish(begun.running.exit)
+        live.heard_at_end = partial(
+            heard_at_end, host, live, kind, begun.running.exit, reader.conversation
+        )
     finally:
         reader.close()
     failure = ended.failure

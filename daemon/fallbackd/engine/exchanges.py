@@ -6,12 +6,11 @@ Nothing of what was asked or answered is kept.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import anyio
 from msgspec import Struct, field
 
-from fallbackd.backends.spec import PlanWindow
 from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import Usage
@@ -150,55 +149,3 @@ class Exchanges:
 
     def newest(self, *, limit: int) -> list[ExchangeRecord]:
         return list(reversed(self._kept.values()))[:limit]
-
-
-FRESH_S = 900.0
-"""Older figures are not shown: the plan is used elsewhere too."""
-
-NEAR_PERCENT = 80.0
-"""From here on a window of a plan is near its end, and that is an event."""
-
-
-class PlanSeen(Struct, frozen=True, kw_only=True):
-    at: float
-    windows: tuple[PlanWindow, ...]
-
-
-class Plans:
-    """The last figures of each backend, in memory."""
-
-    def __init__(self) -> None:
-        self._seen: dict[BackendId, PlanSeen] = {}
-        self._near: set[tuple[BackendId, float]] = set()
-
-    def has_moved(self, backend: BackendId, windows: Sequence[PlanWindow]) -> bool:
-        """A session that is idle repeats its last figures; others are news of its provider."""
-        seen = self._seen.get(backend)
-        return seen is not None and seen.windows != tuple(windows)
-
-    def note(
-        self, backend: BackendId, windows: Sequence[PlanWindow], *, at: float
-    ) -> tuple[PlanWindow, ...]:
-        """Returns the windows that are near their end now and were not before."""
-        if windows:
-            self._seen[backend] = PlanSeen(at=at, windows=tuple(windows))
-        news = []
-        for one in windows:
-            place = (backend, one.window_s)
-            if one.used_percent < NEAR_PERCENT:
-                self._near.discard(place)
-            elif one.used_percent < 100 and place not in self._near:
-                self._near.add(place)
-                news.append(one)
-        return tuple(news)
-
-    def shown(self, *, now: float) -> Mapping[BackendId, PlanSeen]:
-        """Without windows that have begun anew: what is used of the next one is not known."""
-        found = {}
-        for backend, seen in self._seen.items():
-            windows = tuple(
-                one for one in seen.windows if one.resets_at is None or one.resets_at > now
-            )
-            if windows and 0 <= now - seen.at <= FRESH_S:
-                found[backend] = PlanSeen(at=seen.at, windows=windows)
-        return found

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fallbackd.backends.spec import PlanWindow, SessionSeen
+from fallbackd.backends.spec import SessionSeen
 from fallbackd.core.callers.lease import ReportAnswer
 from fallbackd.core.events import LoginAnswered, Reported
 from fallbackd.core.failures import Reason
+from fallbackd.core.figures import Figures
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.records import Meter
 from fallbackd.engine import callers
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.feedback import judged
@@ -96,24 +98,22 @@ async def failed(
     return await callers.report(engine, seen, evidence=evidence)
 
 
-async def figures(engine: "Engine", backend: BackendId, windows: Sequence[PlanWindow]) -> None:
-    """
-    Keep the figures of a plan, and journal that one of its windows is nearly used up. New ones that
-    lie below every limit end a limit that is on record.
-    """
-    is_free = windows and not any(one.is_spent for one in windows)
-    if is_free and engine.plans.has_moved(backend, windows):
+async def figures(engine: "Engine", backend: BackendId, seen: Figures) -> None:
+    """Keep the figures of a plan. New ones that lie below every limit end one that is on record."""
+    is_free = seen and not any(one.is_spent for one in seen)
+    if is_free and _have_moved(engine.snapshot().meters.get(backend), seen):
         await worked(engine, backend, at=engine.clock.now())
-    for one in engine.plans.note(backend, windows, at=engine.clock.now()):
-        await engine.note(
-            "plan.near",
-            {
-                "backend": str(backend),
-                "used_percent": one.used_percent,
-                "window_s": one.window_s,
-                "resets_at": one.resets_at,
-            },
-        )
+    await engine.keep_figures(backend, seen)
+
+
+def _have_moved(known: Meter | None, seen: Figures) -> bool:
+    """A session that is idle repeats its last figures; others are news of its provider."""
+    before = {} if known is None else {one.place: one for one in known.figures}
+    return any(
+        (one.used_percent, one.resets_at) != (old.used_percent, old.resets_at)
+        for one in seen
+        if (old := before.get(one.place)) is not None
+    )
 
 
 async def heard(engine: "Engine", backend: BackendId, seen: SessionSeen) -> None:

@@ -1,7 +1,7 @@
 """What runs now, and how subscribers hear of it: phases, text, and every commit."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 import anyio
@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 from fallbackd.core.changes import Journaled
 from fallbackd.core.effects import StartAttempt
 from fallbackd.core.events import Event
+from fallbackd.core.figures import Figures
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.protocol import AgentText, Observation, Usage
 from fallbackd.core.records import Delegation
@@ -149,6 +150,8 @@ class LiveHost(Protocol):
 
     async def handle(self, event: Event) -> object: ...
 
+    async def keep_figures(self, backend: BackendId, seen: Figures) -> None: ...
+
     def is_following(self) -> bool:
         """Whether any attempt is followed now."""
         ...
@@ -175,6 +178,8 @@ class LiveAttempt:
         """Something may have been started for it that `running` does not stand for."""
         self.was_offline = False
         """Since it began to fail, this machine had no route when a `network` failure was seen."""
+        self.heard_at_end: Callable[[], Awaitable[None]] | None = None
+        """Looks for figures of its plan, once its end is known to all."""
         self._stop_grace_s: float | None = None
 
     @property

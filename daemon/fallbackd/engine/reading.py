@@ -24,6 +24,7 @@ from fallbackd.core.protocol import (
     Conversation,
     Evidence,
     Exit,
+    FiguresSeen,
     GivenUp,
     NoAnswer,
     NotStarted,
@@ -107,6 +108,11 @@ class Reader:
         run = host.world.mint() if anew and kind.endpoint is not None else ""
         text = host.texts.begin(structs.replace(self._progress(), run=run))
         self._teller = Teller(self._progress, host.progress, text, host.world.secret_values)
+
+    @property
+    def conversation(self) -> str | None:
+        """The agent's own, as its program named it."""
+        return self._conversation
 
     def close(self) -> None:
         """Let what is kept of its text be dropped when there is too much."""
@@ -232,6 +238,9 @@ class Reader:
                     self._gave_up = True
                     failure = self._or_repairable(failure, seen.evidence)
                     await self._tell(AttemptGaveUp(attempt=attempt, failure=failure))
+            case FiguresSeen(figures=figures):
+                if self._behind_until is None:
+                    await self._host.keep_figures(self._live.order.backend, figures)
             case Conversation(id=conversation) if self._kind.resumes(self._options) and is_plain_id(
                 conversation
             ):

@@ -105,10 +105,10 @@ def test_a_cap_is_near_from_four_fifths_on() -> None:
 
 
 def test_a_window_of_a_plan_that_is_nearly_used_up_is_named_with_its_length() -> None:
-    week = entry("plan.near", backend="codex", used_percent=83.4, window_s=604_800.0)
+    week = entry("plan.near", used_percent=83.4, window_s=604_800.0)
     assert words(week) == ("limit_near", "codex has used 83 % of its plan for 7 days.")
-    hours = entry("plan.near", backend="claude", used_percent=80.0, window_s=18_000.0)
-    assert words(hours) == ("limit_near", "claude has used 80 % of its plan for 5 h 0 min.")
+    hours = entry("plan.near", used_percent=80.0, window_s=18_000.0)
+    assert words(hours) == ("limit_near", "codex has used 80 % of its plan for 5 h 0 min.")
 
 
 def test_the_same_is_not_told_again_soon_and_not_too_much_in_an_hour() -> None:

@@ -8,7 +8,14 @@ import os
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import Style, duration, one_line, show, table
 from fallbackd_client.cli.parsing import add_actions, duration_s
-from fallbackd_client.cli.views import answered_line, candidates_table, health_table, questions_view
+from fallbackd_client.cli.views import (
+    answered_line,
+    candidates_table,
+    health_table,
+    limits_words,
+    now,
+    questions_view,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -145,6 +152,8 @@ def _resolve_view(found: dict[str, Json], style: Style) -> str:
     if isinstance(lease, dict):
         words.append(f"lease {lease.get('id')}, generation {lease.get('generation')}")
     lines = [", ".join(words)]
+    if words_of_plan := limits_words(found.get("limits"), now()):
+        lines.append(f"plan used: {words_of_plan}")
     if found.get("candidates"):
         lines.append(candidates_table(found["candidates"], style))
     return "\n".join(lines)

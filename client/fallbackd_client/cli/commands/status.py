@@ -77,7 +77,6 @@ def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) 
 
         lines.append(sharing_line(found["share"], style))
     lines += ["", *_health_lines(found.get("health") or {}, style, verbose=verbose)]
-    lines += _plan_lines(found.get("plans") or {})
     if isinstance(found.get("readiness"), dict):
         lines += ["", readiness_view(found["readiness"], style)]
     lines += _work_lines(found, style)
@@ -156,18 +155,6 @@ def _health_lines(health: dict[str, Json], style: Style, *, verbose: bool) -> li
         lines.append(style.paint(f"{words}: {', '.join(names)}", "dim"))
         if words == _ABSENT["not_configured"] and names != [_NOBODY_HAS]:
             lines.append(style.paint("  $ fallbackd-client doctor  # says what is missing", "dim"))
-    return lines
-
-
-def _plan_lines(plans: dict[str, Json]) -> list[str]:
-    """As open sessions of the agents show them."""
-    lines = []
-    for backend, one in plans.items():
-        used = [
-            f"{duration(window['window_s']).replace(' ', '')} {window['used_percent']:.0f}%"
-            for window in one.get("windows") or []
-        ]
-        lines.append(f"plan of {one_line(backend)} used: {' · '.join(used)}")
     return lines
 
 

@@ -20,7 +20,7 @@ from fallbackd_client.wire.bounds import (
     UnitWord,
 )
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.health_shapes import HealthEntry
+from fallbackd_client.wire.health_shapes import HealthEntry, Limit
 from fallbackd_client.wire.methods.delegations import ChainEntry
 from fallbackd_client.wire.shapes import CandidateVerdict, Evidence, Failure, TokenUsage
 
@@ -95,6 +95,8 @@ class ResolveResult(Struct, frozen=True, kw_only=True):
     """All candidates with their verdicts."""
     lease: Lease | UnsetType | None = UNSET
     """Only if requested; null: none is needed."""
+    limits: tuple[Limit, ...] = ()
+    """How much of its plan or keys is used, where that was said."""
     turn: str | None = None
     """Send it with the `report` of this call, unless there is a session."""
     warnings: tuple[str, ...] = ()

@@ -5,7 +5,6 @@ from msgspec import Struct, field
 from fallbackd_client.wire.bounds import CheckWord, DaemonStateWord, Permissions, SessionName
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.health_shapes import HealthEntry, UsageRow
-from fallbackd_client.wire.methods.interactive import PlanUse
 from fallbackd_client.wire.methods.share import Sharing
 from fallbackd_client.wire.remembered import SessionView
 from fallbackd_client.wire.shapes import ConfigProblem, DelegationLine, Question
@@ -274,8 +273,6 @@ class StatusResult(Struct, frozen=True, kw_only=True):
     """Tools whose places are open to confined agents, with `programs`."""
     readiness: dict[str, Readiness] | None = None
     """Checks of every backend, with `verbose` and without a session."""
-    plans: dict[str, PlanUse] = field(default_factory=dict)
-    """What agents that a person has open have shown of their plans within the last 15 minutes."""
     share: Sharing | None = None
     """How health is shared with other machines; null: it is not."""
 

@@ -23,15 +23,6 @@ class PlanWindow(Struct, frozen=True, kw_only=True):
     """When it begins anew; null: not stated."""
 
 
-class PlanUse(Struct, frozen=True, kw_only=True):
-    """The figures of a subscription as an agent shows them; they may lag behind."""
-
-    at: float
-    """When they were seen."""
-    windows: tuple[PlanWindow, ...]
-    """Windows that have not begun anew since."""
-
-
 class InteractiveFailedParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     agent: Name
     """Kind of the agent, such as `claude`."""

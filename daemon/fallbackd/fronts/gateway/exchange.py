@@ -18,6 +18,7 @@ import anyio
 from msgspec import structs
 
 from fallbackd.backends import passage
+from fallbackd.backends.figures import in_headers
 from fallbackd.backends.passage import AnswerWatch, Passage, Unreadable, prompt_tokens
 from fallbackd.backends.repairs import Repair, proposed, words_of
 from fallbackd.backends.spec import NotConfigured
@@ -687,6 +688,7 @@ class Exchange:
             self._keep(relay.response_id, entry.backend, chosen.credential)
             relay.close()
             await passed.aclose()
+        await self._keep_figures(relay, chosen, entry.backend)
         if isinstance(done, NotAnswered):
             if self._asked.acts:
                 self._not_done(done, entry.backend, bound)
@@ -711,6 +713,15 @@ class Exchange:
             if relay.is_silent and (self._caller.has_left or self._deadline.is_over):
                 self._silence_s = anyio.current_time() - asked_at
             raise
+
+    async def _keep_figures(self, relay: Relay, chosen: Resolution, backend: BackendId) -> None:
+        """What the head of an answer says of the plan or the key."""
+        if relay.head is not None:
+            at = self._engine.clock.now()
+            seen = in_headers(
+                relay.head.headers, now=at, model=chosen.model, credential=chosen.credential
+            )
+            await self._engine.keep_figures(backend, seen)
 
     def _priced(self, usage: Usage, backend: str, model: str | None) -> Usage:
         if model is None:

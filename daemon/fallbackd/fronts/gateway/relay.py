@@ -97,6 +97,8 @@ class Relay:
         # Of the other APIs no client reads on behind a damaged event, or none counts its pieces.
         leaves_out = asked.mode == "chat_completions"
         self._sieve = Sieve(leaves_out=leaves_out) if asked.is_streamed else None
+        self.head: HttpResponse | None = None
+        """Of the answer that has begun to arrive, as its provider sent it."""
         self._held = bytearray()
         self._is_begun = False
         self._is_clear = True
@@ -143,6 +145,7 @@ class Relay:
         return await self._body(passed, head, give_up_at, is_over=is_over)
 
     def _opens(self, head: HttpResponse) -> None:
+        self.head = head
         self._is_good = head.status < 300
         self._is_held_to_end = self._is_whole or not self._is_good or not self._asked.is_streamed
         is_opaque = is_sealed(head)

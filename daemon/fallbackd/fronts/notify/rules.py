@@ -153,7 +153,7 @@ def _opened(about: _About) -> Notification | None:
 
 def _plan_near(about: _About) -> Notification | None:
     fields = about.fields
-    name, window_s = str(fields.get("backend")), float(fields.get("window_s") or 0.0)
+    name, window_s = str(about.entry.note.backend), float(fields.get("window_s") or 0.0)
     window = _duration(window_s) if window_s < DAY_S else f"{window_s / DAY_S:.0f} days"
     used = float(fields.get("used_percent") or 0.0)
     text = f"{name} has used {used:.0f} % of its plan for {window}."
