@@ -1,6 +1,7 @@
 """The first minute of a new user: setup, then an answer, with a user manager and without one."""
 
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -35,18 +36,31 @@ class Account:
         }
 
     def run(
-        self, *words: str, env: Mapping[str, str] | None = None
+        self,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups", *words],
             env={**self.environ, **(env or {})},
             cwd=self.home / "work",
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             capture_output=True,
             text=True,
             timeout=HANG_S,
             check=False,
         )
+
+    def agree(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run the client on a terminal, and answer every question with yes."""
+        ours, theirs = pty.openpty()
+        try:
+            os.write(ours, b"y\n" * 30)
+            return self.run(str(self.home / "venv/bin/fallbackd-client"), *words, stdin=theirs)
+        finally:
+            os.close(ours)
+            os.close(theirs)
 
     def client(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self.run(str(self.home / "venv/bin/fallbackd-client"), *words)
@@ -109,6 +123,40 @@ def test_a_daemon_from_before_the_agents_were_on_the_path_is_started_again(
     assert "claude answered: fallbackd is ready." in done.stdout
     again = account.client("setup", "--yes", "--no-delegate")
     assert "Set up already; nothing to change." in again.stdout
+
+
+def settings_of(account: Account) -> dict[str, bytes]:
+    """Every file of the home but the programs, the records and what the agents were given."""
+    places = (account.home / ".claude", account.home / ".codex", account.home / ".config")
+    files = (one for place in places for one in place.rglob("*") if one.is_file())
+    return {str(one.relative_to(account.home)): one.read_bytes() for one in files}
+
+
+def test_setup_offers_entries_in_open_agents_and_takes_all_of_it_back(account: Account) -> None:
+    for name, text in (
+        (".claude/settings.json", '{"model": "x"}'),
+        (".codex/config.toml", "# me\n"),
+    ):
+        (account.home / name).parent.mkdir(exist_ok=True)
+        (account.home / name).write_text(text)
+    account.own()
+    before = settings_of(account)
+    done = account.agree("setup", "--no-delegate", "--no-service")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for agent in ("claude", "codex"):
+        assert f"undone by: fallbackd-client hooks uninstall {agent}" in done.stdout
+        assert f"undone by: fallbackd-client mcp install --undo {agent}" in done.stdout
+    assert account.client("hooks", "status").stdout.count(": installed") == 2
+    assert b"fallbackd" in settings_of(account)[".codex/config.toml"]
+    again = account.agree("setup", "--no-delegate", "--no-service")
+    assert "undone by" not in again.stdout
+
+    undone = account.client("setup", "--undo", "--yes")
+    assert undone.returncode == 0, undone.stdout + undone.stderr
+    assert settings_of(account) == before
+    assert "kept: ~/.local/state/fallbackd" in undone.stdout
+    assert account.client("ping").returncode != 0
+    assert "Nothing of setup is left." in account.client("setup", "--undo", "--yes").stdout
 
 
 def test_a_first_prompt_starts_the_daemon_where_it_is_asked_to(account: Account) -> None:

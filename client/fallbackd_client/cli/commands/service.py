@@ -152,28 +152,38 @@ def stop_manual(machine: Machine, service: Service, client: Client) -> list[Chan
     return [units.stop_change(machine, client, pid)]
 
 
-def removals(machine: Machine) -> list[str]:
-    """Commands that take fallbackd out of the settings of other programs that name it now."""
+def entries(machine: Machine) -> dict[tuple[str, str], bool]:
+    """Whether the settings of other programs name fallbackd, by command and agent."""
     from fallbackd_client.interactive import hooks
     from fallbackd_client.mcp.install import CLIENTS
     from fallbackd_client.settings import jsonc
     from fallbackd_client.settings.editing import read
 
-    def found(look: Callable[[], Json]) -> bool:
+    def found(path: str, look: Callable[[str], Json]) -> bool:
         try:
-            return bool(look())
+            return bool(look(read(path) or ""))
         except jsonc.Unreadable:  # what cannot be read is not known to name it
             return False
 
     environ = {**machine.environ, "HOME": machine.home}
-    settings = hooks.claude_settings(environ)
-    commands = []
-    if found(lambda: hooks.has_hook(jsonc.load(read(settings) or ""))):
-        commands.append("fallbackd-client hooks uninstall claude")
+    claude = hooks.claude_settings(environ)
+    listed = {
+        ("hooks", "claude"): found(claude, lambda text: hooks.has_hook(jsonc.load(text))),
+        ("hooks", "codex"): found(machine.config, hooks.watches_codex),
+    }
     for name, client in CLIENTS.items():
-        path = client.file(environ)
-        if found(lambda path=path, client=client: client.installed(read(path) or "")):  # type: ignore[misc]
-            commands.append(f"fallbackd-client mcp install {name} --undo")
+        listed["mcp", name] = found(client.file(environ), client.installed)
+    return listed
+
+
+def removals(machine: Machine) -> list[str]:
+    """Commands that take fallbackd out of the settings of other programs that name it now."""
+    words = {"hooks": "hooks uninstall {}", "mcp": "mcp install {} --undo"}
+    commands = [
+        f"fallbackd-client {words[command].format(agent)}"
+        for (command, agent), is_there in entries(machine).items()
+        if is_there
+    ]
     commands += [f"rm {short(machine, path)}" for path in installed_completions(machine)]
     return commands
 

@@ -9,20 +9,22 @@ import tempfile
 
 from fallbackd_client import __version__
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.commands.service import how_to, install
+from fallbackd_client.cli.commands.service import entries, how_to, install
 from fallbackd_client.cli.doctor.daemon import ask_manager
 from fallbackd_client.cli.doctor.findings import Machine
 from fallbackd_client.cli.doctor.programs import ask_program, variable_of_shell
 from fallbackd_client.cli.ending import finish, wait_for
 from fallbackd_client.cli.output import note, show, style_of
 from fallbackd_client.cli.setup import units
-from fallbackd_client.cli.setup.changes import Asking, make_changes, reported
+from fallbackd_client.cli.setup.changes import Asking, make_changes, removal, reported, short
 from fallbackd_client.cli.setup.starter import (
     agents_view,
     completion_changes,
     config_changes,
     first_question,
     installed,
+    installed_completions,
+    made_files,
 )
 from fallbackd_client.cli.share import (
     CONFIG,
@@ -71,6 +73,11 @@ def register(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print where the opencode plugin, the voice module and other files are, and exit",
     )
+    parser.add_argument(
+        "--undo",
+        action="store_true",
+        help="stop fallbackd and take out what setup has made; records and changed files stay",
+    )
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
@@ -79,7 +86,8 @@ def run(args: argparse.Namespace, client: Client) -> int:
         return exits.OK
     asking = Asking(yes=args.yes, dry_run=args.dry_run)
     asking.require_terminal()
-    return reported(args, asking, lambda: _set_up(args, client, asking))
+    work = _undo if args.undo else _set_up
+    return reported(args, asking, lambda: work(args, client, asking))
 
 
 def _set_up(args: argparse.Namespace, client: Client, asking: Asking) -> int:
@@ -102,12 +110,70 @@ def _set_up(args: argparse.Namespace, client: Client, asking: Asking) -> int:
     if is_service:
         _offer_lingering(machine, asking)
         print(how_to(machine), flush=True)
+    _offer_entries(args, machine, programs, asking)
     if not installed(machine, programs):
         note("no agent is installed yet; install one, then run: fallbackd-client setup")
         return exits.CONFIG
     if args.no_delegate or not asking.agree(first_question(machine, programs)):
         return exits.OK
     return _first_delegation(args, client)
+
+
+_OFFERS = {
+    "hooks": "Let your open {} sessions report their limits?",
+    "mcp": "Let {} hand work to your other agents, over MCP?",
+}
+
+
+def _offer_entries(
+    args: argparse.Namespace, machine: Machine, programs: Sequence[Program], asking: Asking
+) -> None:
+    """Ask, for each installed agent, for what its own settings can have."""
+    if asking.yes:  # settings of other programs are changed where a person agrees to each
+        return
+    there = {one.name for one, _ in installed(machine, programs)}
+    for (command, agent), is_there in entries(machine).items():
+        if agent in there and not is_there:
+            undo = "uninstall" if command == "hooks" else "install --undo"
+            print(f"  undone by: fallbackd-client {command} {undo} {agent}", flush=True)
+            if asking.agree(_OFFERS[command].format(agent)):
+                _run(args, command, "install", agent, "--yes")
+
+
+def _run(args: argparse.Namespace, *words: str) -> int:
+    """Another command of this program, at the same socket."""
+    from fallbackd_client.cli.main import main
+
+    return main([*([] if args.socket is None else ["--socket", args.socket]), *words])
+
+
+def _undo(args: argparse.Namespace, client: Client, asking: Asking) -> int:
+    machine = Machine(socket=args.socket)
+    service, _ = ask_manager(machine)
+    named = [one for one, is_there in entries(machine).items() if is_there]
+    for command, agent in named:
+        print(f"  take fallbackd out of the settings of {agent} ({command})", flush=True)
+    if named and not asking.dry_run and not asking.agree("Take it out there?"):
+        return exits.FAILED
+    if not asking.dry_run:
+        for command, agent in named:
+            words = ("uninstall", agent) if command == "hooks" else ("install", agent, "--undo")
+            if (code := _run(args, command, *words, "--yes")) != exits.OK:
+                return code
+    changes = units.uninstall_changes(machine, service)
+    pid = None if service.is_installed else units.daemon_pid(client)
+    if pid is not None:
+        changes.insert(0, units.stop_change(machine, client, pid))
+    for path in (*installed_completions(machine), *made_files(machine)):
+        changes += removal(machine, path)
+    if not changes:
+        print("Nothing of setup is left.", flush=True)
+    elif not make_changes(changes, asking, question="Make these changes?"):
+        return exits.FAILED
+    for path in (machine.config, machine.env_file, machine.state_dir):
+        if os.path.exists(path) and not asking.dry_run:
+            print(f"kept: {short(machine, path)}", flush=True)
+    return exits.OK
 
 
 def _offer_lingering(machine: Machine, asking: Asking) -> None:

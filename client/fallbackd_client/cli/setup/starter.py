@@ -38,21 +38,34 @@ tmux = true
 """
 
 
+def _starter(machine: Machine) -> tuple[str, str]:
+    """The first configuration file, and what is said of it."""
+    text = starter_text(shared_text(CONFIG))
+    if os.path.isdir(os.path.join(machine.home, VOICE_DIRECTORY)):
+        return text + _VOICE, "explained; health shared with the voice agent of ~/.hermes"
+    return text, "explained, nothing set"
+
+
+def _schema_path(machine: Machine) -> str:
+    return os.path.join(os.path.dirname(machine.config), SCHEMA)
+
+
 def config_changes(machine: Machine, program: str) -> list[Change]:
     """An existing configuration is never touched; the schema follows the installed version."""
     changes: list[Change] = []
     if not os.path.lexists(machine.config):
-        text = starter_text(shared_text(CONFIG))
-        note = "explained, nothing set"
-        if os.path.isdir(os.path.join(machine.home, VOICE_DIRECTORY)):
-            text += _VOICE
-            note = "explained; health shared with the voice agent of ~/.hermes"
+        text, note = _starter(machine)
         changes += file_change(machine, machine.config, text, note=note, mode=0o600)
     ran = machine.run(program, "--config-schema")
     if ran.status == 0 and ran.out:
-        place = os.path.join(os.path.dirname(machine.config), SCHEMA)
-        changes += file_change(machine, place, ran.out, note="for editors")
+        changes += file_change(machine, _schema_path(machine), ran.out, note="for editors")
     return changes
+
+
+def made_files(machine: Machine) -> list[str]:
+    """Files of `config_changes`; a configuration that was changed since is not among them."""
+    own = [machine.config] if machine.read(machine.config) == _starter(machine)[0] else []
+    return [*own, _schema_path(machine)]
 
 
 def installed(machine: Machine, programs: Sequence[Program]) -> list[tuple[Program, str]]:
