@@ -21,6 +21,7 @@ from fallbackd.core.health.record import Health, Outage
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Backend, Entry, Policy, Role
 from fallbackd.core.records import Attempt, Delegation, Session
+from fallbackd.stores.mirror import LoadedRecords
 
 Json = dict[str, Any]
 CASES: list[Json] = json.loads((Path(__file__).parent / "roles.json").read_text("utf-8"))
@@ -73,7 +74,7 @@ class RoleDriver(Driver):
             **{"role": "build", "original": BackendId("primary"), **said},
         )
         mirror = self.play.memory.mirror
-        mirror.load(health=mirror.health.values(), sessions=[session])
+        mirror.load(LoadedRecords(health=tuple(mirror.health.values()), sessions=[session]))
 
     def record(self, step: Json) -> None:
         """An outage of a scope that is on record, its instants in seconds from now."""
