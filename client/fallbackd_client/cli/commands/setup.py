@@ -149,17 +149,9 @@ def _run(args: argparse.Namespace, *words: str) -> int:
 
 def _undo(args: argparse.Namespace, client: Client, asking: Asking) -> int:
     machine = Machine(socket=args.socket)
+    if (code := _take_out(args, machine, asking)) != exits.OK:
+        return code
     service, _ = ask_manager(machine)
-    named = [one for one, is_there in entries(machine).items() if is_there]
-    for command, agent in named:
-        print(f"  take fallbackd out of the settings of {agent} ({command})", flush=True)
-    if named and not asking.dry_run and not asking.agree("Take it out there?"):
-        return exits.FAILED
-    if not asking.dry_run:
-        for command, agent in named:
-            words = ("uninstall", agent) if command == "hooks" else ("install", agent, "--undo")
-            if (code := _run(args, command, *words, "--yes")) != exits.OK:
-                return code
     changes = units.uninstall_changes(machine, service)
     pid = None if service.is_installed else units.daemon_pid(client)
     if pid is not None:
@@ -173,6 +165,22 @@ def _undo(args: argparse.Namespace, client: Client, asking: Asking) -> int:
     for path in (machine.config, machine.env_file, machine.state_dir):
         if os.path.exists(path) and not asking.dry_run:
             print(f"kept: {short(machine, path)}", flush=True)
+    return exits.OK
+
+
+def _take_out(args: argparse.Namespace, machine: Machine, asking: Asking) -> int:
+    """Ask, then take fallbackd out of the settings of other programs; the exit code."""
+    named = [one for one, is_there in entries(machine).items() if is_there]
+    for command, agent in named:
+        print(f"  take fallbackd out of the settings of {agent} ({command})", flush=True)
+    if not named or asking.dry_run:
+        return exits.OK
+    if not asking.agree("Take it out there?"):
+        return exits.FAILED
+    for command, agent in named:
+        words = ("uninstall", agent) if command == "hooks" else ("install", agent, "--undo")
+        if (code := _run(args, command, *words, "--yes")) != exits.OK:
+            return code
     return exits.OK
 
 
