@@ -280,7 +280,7 @@ class AsyncClient:
 
     async def request(self, method: Method[P, R], params: P) -> R:
         """
-        The same, typed by the method.
+        Call a method with params and result of its types.
 
         Raises:
             ProtocolError: The answer does not fit the type, besides the errors of `call`.
@@ -302,7 +302,7 @@ class AsyncClient:
         on_warning: Callable[[str], None] | None = None,
     ) -> AsyncGenerator[dict[str, Json], None]:
         """
-        What happens, from now or from after `since`, without an end.
+        Yield events, from now or from after `since`, without an end.
 
         On a connection of its own. After a loss it continues behind the last event that it has
         handed out; events without a `seq` of that moment are lost. Close the iterator

@@ -1,5 +1,5 @@
 """
-What both clients do with a call: encode it, read its answer, and know what is safe.
+The parts of a call that both clients share: encoding, reading the answer, repeating safely.
 
 Standard library only, and of that only what is cheap to load.
 """
@@ -109,7 +109,7 @@ def inside_of() -> str | None:
 
 def patience_s(method: str, params: Mapping[str, Json], default_s: float | None) -> float | None:
     """
-    How long an answer may take, in seconds; None: without an end.
+    Return how long an answer may take, in seconds; None: without an end.
 
     Calls that wait for work get the time that they ask the daemon to wait, on top.
     """
@@ -214,7 +214,7 @@ def is_answer_to(message: dict[str, Json], call_id: int) -> bool:
 
 class Patience:
     """
-    Of one call: `limit_s` from a loss, with growing pauses between the tries.
+    The patience of one call: `limit_s` from a loss, with growing pauses between the tries.
 
     A connection that held for longer than `limit_s` has ended the trouble: what is lost after
     that is lost anew. So a call that waits for hours outlives any number of restarts, and a daemon
@@ -243,13 +243,13 @@ class Patience:
         return now < self.give_up_at
 
     def pause_s(self) -> float:
-        """Before the next try."""
+        """Return the pause before the next try."""
         self._tries += 1
         return delay_s(self._tries)
 
 
 def what_is_left(method: str, params: Mapping[str, Json], elapsed_s: float) -> Mapping[str, Json]:
-    """The same call, `elapsed_s` later: it waits no longer in all than it was asked to."""
+    """Return the same call `elapsed_s` later: it waits no longer in all than it was asked to."""
     waits: tuple[str, ...]
     match method:
         case "delegation.wait":

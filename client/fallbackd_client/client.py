@@ -94,7 +94,7 @@ class Subscription:
         """Up to where its text was handed out."""
 
     def params(self) -> dict[str, Json]:
-        """Of the call that subscribes, for the first time or again."""
+        """Return the params of the call that subscribes, for the first time or again."""
         wanted = {
             "since": self.position,
             "kinds": self._kinds,
@@ -370,7 +370,7 @@ class Client:
 
     def request(self, method: Method[P, R], params: P) -> R:
         """
-        The same, typed by the method.
+        Call a method with params and result of its types.
 
         Raises:
             ProtocolError: The answer does not fit the type, besides the errors of `call`.
@@ -394,7 +394,7 @@ class Client:
         on_warning: Callable[[str], None] | None = None,
     ) -> Generator[dict[str, Json], None, None]:
         """
-        What happens, from now or from after `since`, without an end.
+        Yield events, from now or from after `since`, without an end.
 
         On a connection of its own. After a loss it continues behind the last event that it has
         handed out; events without a `seq` of that moment are lost.

@@ -1,4 +1,4 @@
-"""What can go wrong between a caller and the daemon, each with what to do about it."""
+"""Errors between a caller and the daemon, each with what to do about it."""
 
 from fallbackd_client.wire.codes import kind_of
 

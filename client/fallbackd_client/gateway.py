@@ -46,7 +46,7 @@ class Gateway:
         self.models = models
 
     def token_text(self) -> str:
-        """For a program that can get it from nowhere else than its own settings."""
+        """Read the token, for a program that can get it only from its own settings."""
         return _text_of(self.token_file)
 
 
@@ -270,7 +270,7 @@ def _opencode(path: str, gateway: Gateway) -> Part:
 
 
 def _opencode_again(text: str, place: tuple[str, ...], entry: Mapping[str, Json]) -> str:
-    """With our own members as they are now; what a person has added or named stays."""
+    """Return the settings with our own members as they are now; a person's own additions stay."""
     found = _at(jsonc.load(text), *place)
     known, offered = _at(found, "models"), entry["models"]
     for name, model in (known if isinstance(known, dict) else {}).items():
@@ -358,7 +358,7 @@ def _gemini_login(environ: Mapping[str, str]) -> list[Part]:
 
 def logs_in_by_key(settings: str) -> bool:
     """
-    Whether gemini's `settings.json` chooses the key.
+    Return whether gemini's `settings.json` chooses the key.
 
     Raises:
         Unreadable: The text cannot be understood.
@@ -444,7 +444,7 @@ class WrongToken(Silent):
 
 def not_listening(daemon: Mapping[str, Json]) -> str | None:
     """
-    Why the gateway does not listen at its port; None: it does, or is off.
+    Return why the gateway does not listen at its port; None: it does, or is off.
 
     The port may be another program's then. Nothing is to be sent there: the token is for the
     gateway alone.
@@ -459,7 +459,7 @@ def not_listening(daemon: Mapping[str, Json]) -> str | None:
 
 
 def is_open(port: int) -> bool:
-    """Whether a program listens there. Nothing is sent to it."""
+    """Return whether a program listens there. Nothing is sent to it."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S).close()
     except OSError:
@@ -469,7 +469,7 @@ def is_open(port: int) -> bool:
 
 def models(port: int, token: str, *, api: str = "") -> list[str]:
     """
-    What may be asked for, by one name each.
+    List what may be asked for, by one name each.
 
     Args:
         api: In this one alone.
@@ -485,7 +485,7 @@ def models(port: int, token: str, *, api: str = "") -> list[str]:
 
 def serves(port: int, token: str, *, api: str = "") -> bool:
     """
-    Whether a backend is there for any model, in one API or in all of them. See `models`.
+    Return whether a backend is there for any model, in one API or in all of them. See `models`.
 
     Raises:
         WrongToken, Silent: See there.
@@ -544,7 +544,7 @@ _MAX_KEY_CHARS = 4 * 1024 * 1024
 
 
 def holders(token: str, gateway: Gateway, environ: Mapping[str, str]) -> list[str]:
-    """What to do for each of them, a sentence each."""
+    """Say what to do for each of them, a sentence each."""
     found = []
     for name, tool in TOOLS.items():
         path = tool.file(environ)

@@ -1,4 +1,4 @@
-"""Which events tell how a delegation is going, for `follow` of both clients."""
+"""Kinds of events that show how a delegation is going, for `follow` of both clients."""
 
 PROGRESS = (
     "attempt.started",

@@ -58,7 +58,7 @@ class Rendered(Struct, frozen=True, kw_only=True):
 
 
 class StoredBy(Struct, frozen=True, kw_only=True):
-    """How one agent keeps its conversations."""
+    """The way in which one agent keeps its conversations."""
 
     name: str
     place: Callable[[Mapping[str, str], str], Path]
@@ -94,7 +94,7 @@ def find(agent: str, id: str, environ: Mapping[str, str], *, home: str) -> Store
 
 
 def is_same(said: Sequence[Utterance], stored: Stored | None) -> bool:
-    """Whether what was read back says what was written, in the same roles."""
+    """Return whether the text read back is the text written, in the same roles."""
     return stored is not None and _flat(said) == _flat(stored.said)
 
 

@@ -74,7 +74,7 @@ def owner_of(head: bytes) -> OwnerWord:
 
 def resuming(data: bytes) -> ResumingWord:
     """
-    Whether the program continues the last turn by itself.
+    Return whether the program continues the last turn by itself.
 
     Source: claude 2.1.332. At a limit it writes a notice that it waits for the reset, and another
     one when the person cancels that; at the reset it sends a prompt of its own.
@@ -146,7 +146,7 @@ def _end_behind(by_id: dict[str, dict[str, Any]], leaf: str) -> str:
 
 
 def _branch(by_id: dict[str, dict[str, Any]], leaf: str) -> list[dict[str, Any]]:
-    """From its oldest message that is there; a circle ends where it closes."""
+    """Follow it from its oldest message that is there; a circle ends where it closes."""
     found: list[dict[str, Any]] = []
     seen: set[str] = set()
     while leaf in by_id and leaf not in seen:

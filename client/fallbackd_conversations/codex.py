@@ -132,7 +132,7 @@ def _command(name: str, arguments: dict[str, Any]) -> str | None:
 
 def _output(value: Any) -> tuple[str, OutcomeWord | None]:
     """
-    What a tool said, without the frame around the output of a shell.
+    Return the output of a tool, without the frame around the output of a shell.
 
     Returns:
         Also how it ended; None: it does not say.
@@ -192,7 +192,7 @@ def render(
 
 
 def items_of(said: Sequence[Utterance]) -> list[dict[str, Any]]:
-    """As input of the Responses API."""
+    """Convert to the input of the Responses API."""
     items: list[dict[str, Any]] = []
     for one in said:
         if one.role == "user":

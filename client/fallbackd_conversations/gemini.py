@@ -149,7 +149,7 @@ def _of_shell(text: str) -> tuple[str, OutcomeWord]:
 
 
 def render(said: Sequence[Utterance], *, id: str, cwd: str, now: float) -> bytes:
-    """As one object."""
+    """Write it as one object."""
     at = datetime.fromtimestamp(now, UTC)
     instant = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z"
     messages: list[dict[str, Any]] = []

@@ -193,7 +193,7 @@ def newest_in(path: Path, *, limit: int) -> list[tuple[float, str]]:
 
 
 def last_model(path: Path) -> str:
-    """What its user used last, as `provider/model`; empty: it cannot be seen."""
+    """Return the model its user used last, as `provider/model`; empty: it cannot be seen."""
     try:
         with closing(_opened(path)) as database:
             rows = database.execute(
@@ -253,7 +253,7 @@ def render(
     said: Sequence[Utterance], *, id: str, cwd: str, now: float, model: str, owner: OwnerWord
 ) -> bytes:
     """
-    As `opencode import` takes it.
+    Write it as `opencode import` takes it.
 
     Args:
         model: `provider/model`, which a prompt that names none is sent to.

@@ -1,4 +1,4 @@
-"""What may be shown of what a program wrote: without secrets, control characters or bulk."""
+"""Redaction of a program's output: no secrets, control characters or bulk."""
 
 import re
 from collections.abc import Sequence
@@ -114,7 +114,7 @@ def _is_telling(text: str) -> bool:
 
 
 def redact_command(words: Sequence[str]) -> list[str]:
-    """The same for each word of a command, also where only the option before it tells."""
+    """Redact each word of a command, also where only the option before it tells."""
     found: list[str] = []
     option = ""
     for word in words:

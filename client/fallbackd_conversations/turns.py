@@ -1,4 +1,4 @@
-"""What a conversation is, and how one is put together from what an agent has stored."""
+"""Conversations, and how one is put together from what an agent has stored."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -59,7 +59,7 @@ def attachment(type: object, data: object, *, name: object = "") -> Attachment:
 
 
 def attachment_at(url: object, *, type: object = None, name: object = "") -> Attachment:
-    """The same of a `data:` URL; of another one nothing is fetched."""
+    """Return the same of a `data:` URL; of another one nothing is fetched."""
     found = _DATA_URL.match(url) if isinstance(url, str) else None
     if found is None or not isinstance(url, str):
         return attachment(type, None, name=name)
@@ -82,7 +82,7 @@ _PLAIN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 
 
 def is_plain_id(id: str) -> bool:
-    """Whether a name of a conversation may be used: a program may have made it up."""
+    """Return whether a name of a conversation may be used: a program may have made it up."""
     return _PLAIN_ID.fullmatch(id) is not None
 
 
@@ -98,7 +98,7 @@ class Stored(Struct, frozen=True, kw_only=True):
 
     @property
     def first_words(self) -> str:
-        """Of the user, for a list."""
+        """Return the first words of the user, for a list."""
         text = next((one.text for one in self.said if one.role == "user"), "")
         shown = (c if c.isprintable() or c in _JOINERS else " " for c in text[:400])
         return " ".join("".join(shown).split())[:120]

@@ -1,4 +1,4 @@
-"""What was said before, in words and within bounds."""
+"""Earlier turns in words, within bounds."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -81,7 +81,7 @@ def given_to(said: Sequence[Utterance], takes: Collection[str]) -> tuple[Utteran
 
 def cleaned(said: Sequence[Utterance], *, redact: Callable[[str], str]) -> tuple[Utterance, ...]:
     """
-    Without secrets, control characters, and empty messages; what tools said is cut.
+    Drop secrets, control characters, and empty messages; what tools said is cut.
 
     Characters that only join or direct others stay: scripts and emoji are written with them.
     """

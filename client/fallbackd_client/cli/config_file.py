@@ -173,7 +173,7 @@ def _words(problem: Any) -> str:
 
 
 def _is_at(problem: str, key: Sequence[str]) -> bool:
-    """Of the key or of something in it. The path of a problem has keys as the file may have."""
+    """Match the key or something in it. The path of a problem has keys as the file may have."""
     words = (one if _BARE.fullmatch(one) else json.dumps(one, ensure_ascii=False) for one in key)
     return bool(key) and re.match(rf"{re.escape('.'.join(words))}[:.\[]", problem) is not None
 
@@ -197,7 +197,7 @@ def _check_by_program(machine: Machine, path: str, text: str) -> tuple[list[str]
 
 def edited(machine: Machine, text: str) -> str:
     """
-    What the user's editor makes of a text, in a draft: the file itself is watched.
+    Return the text as the user's editor leaves it, in a draft: the file itself is watched.
 
     Raises:
         UsageError: The editor failed.

@@ -295,7 +295,7 @@ def wait_for(
 
 
 def _note_lost(shown: dict[str, Json]) -> None:
-    """Where another one answered, since the program that was asked for was not found."""
+    """Note where another backend answered, since the requested program was not found."""
     lost = lost_programs(shown)
     if (requested := str(shown.get("requested"))) in lost:
         note(not_found({requested: lost[requested]}))

@@ -38,7 +38,9 @@ _OF_STATE = {
 
 
 def of_error(code: int) -> int:
-    """For an error of the daemon; what is our own fault or unknown counts as failed."""
+    """
+    Return the status for an error of the daemon; unknown ones and our own faults are failures.
+    """
     return _OF_CODE.get(code, FAILED)
 
 

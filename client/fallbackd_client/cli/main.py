@@ -169,7 +169,7 @@ def _failed(error: ClientError, *, wants_json: bool) -> int:
 
 
 def _details(data: dict[str, object]) -> None:
-    """What an error carries for people: problems of a configuration, verdicts."""
+    """Show the details of an error for people: problems of a configuration, verdicts."""
     problems = data.get("errors")
     for problem in problems if isinstance(problems, list) else []:
         if isinstance(problem, dict):

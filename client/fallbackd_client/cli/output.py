@@ -1,4 +1,4 @@
-"""Where text goes: results to standard output, everything else to standard error."""
+"""Output for people: results to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SURROGATES = "[\ud800-\udfff]"
 
 
 def safe(text: str) -> str:
-    """Without control, escape, invisible and bidi characters; line feeds and tabs stay."""
+    """Drop control, escape, invisible and bidi characters; line feeds and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
     text = re.sub(_UNSAFE, "", re.sub(_SEQUENCES, "", text))
@@ -55,7 +55,7 @@ def clean(value: Json) -> Json:
 
 
 def one_line(text: object) -> str:
-    """For a cell: line ends and tabs become one space."""
+    """Turn line ends and tabs into one space, for a cell."""
     return " ".join(safe(str(text)).split())
 
 
@@ -119,7 +119,7 @@ class Style:
         self.width = width
 
     def narrower(self, columns: int) -> Style:
-        """For what stands behind an indentation."""
+        """Return the style for text with an indentation before it."""
         width = None if self.width is None else max(20, self.width - columns)
         return Style(enabled=self.enabled, width=width)
 
@@ -177,7 +177,7 @@ _LEAST = 8
 
 
 def shorten(text: str, width: int) -> str:
-    """At most so many columns; what is left out is an ellipsis."""
+    """Cut to so many columns; an ellipsis stands for the rest."""
     if display_width(text) <= width:
         return text
     kept = text[: max(0, width - 1)]
@@ -216,7 +216,7 @@ def table(
 def _layout(
     headers: Sequence[str], cells: Sequence[Sequence[str]], space: int | None
 ) -> tuple[list[int], list[int]]:
-    """Which columns are shown, and how wide each is."""
+    """Choose the columns that are shown, and the width of each."""
     kept = list(range(len(headers)))
     if space is not None:  # a column that says nothing takes no room
         kept = [n for n in kept if n == 0 or any(row[n] for row in cells)]
@@ -322,7 +322,7 @@ def show(args: argparse.Namespace, document: Json, view: Callable[[Json, Style],
 
 
 def warnings_of(document: dict[str, Json]) -> list[str]:
-    """What the daemon wants to be known besides the result."""
+    """Return the daemon's warnings beside the result."""
     found = document.get("warnings") or []
     if isinstance(found, str):
         found = [found]

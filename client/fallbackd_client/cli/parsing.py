@@ -42,7 +42,7 @@ def duration_s(text: str) -> float:
 
 def limit_s(text: str) -> float:
     """
-    The same, but not nothing.
+    Parse a duration that is not nothing.
 
     Raises:
         argparse.ArgumentTypeError: It is no duration, or 0.
@@ -97,7 +97,7 @@ def add_actions(
     required: bool = True,
 ) -> dict[str, argparse.ArgumentParser]:
     """
-    Behind an action the flags of the program may stand too.
+    Add actions; the flags of the program may follow an action too.
 
     Args:
         help_lines: By the name of the action.
@@ -212,7 +212,7 @@ def _possible(parser: argparse.ArgumentParser, missing: str) -> list[str]:
 
 
 def program_parser() -> argparse.ArgumentParser:
-    """What may stand before the command."""
+    """Make the parser of what may stand before the command."""
     parser = _Parser(
         prog=PROG,
         usage=f"{PROG} [--socket P] [--json] COMMAND …",
@@ -232,7 +232,7 @@ def program_parser() -> argparse.ArgumentParser:
 
 
 def command_parser(command: Command) -> argparse.ArgumentParser:
-    """What may stand behind it."""
+    """Make the parser of what may follow the command."""
     parser = _Parser(
         prog=f"{PROG} {command.name}",
         description=command.help_line[0].upper() + command.help_line[1:] + ".",

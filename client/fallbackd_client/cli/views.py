@@ -242,7 +242,7 @@ def _detail_rows(backend: str, entry: dict[str, Json], at: float) -> list[list[o
 
 
 def _is_said(scope: str, backend: str, labels: tuple[str, ...]) -> bool:
-    """Whether one of the lines above is about this scope."""
+    """Return whether one of the lines above is about this scope."""
     if scope in (backend, f"backend:{backend}"):
         return True
     return bool(labels) and scope.startswith("credential:") and scope.endswith(labels)
@@ -311,7 +311,7 @@ def candidates_table(candidates: Sequence[Json], style: Style, *, indent: str = 
 
 
 def _candidate_reason(candidate: dict[str, Json]) -> str:
-    """With the scope that it is about, where that is not the candidate's own."""
+    """Return the reason with its scope, where that is not the candidate's own."""
     words = ": ".join(str(candidate[key]) for key in ("reason", "detail") if candidate.get(key))
     scope = candidate.get("scope")
     if not scope or scope == f"backend:{candidate.get('backend')}":
@@ -331,7 +331,7 @@ def _candidate_name(candidate: dict[str, Json]) -> str:
 
 
 def refusal(data: dict[str, Json], stream: TextIO) -> str:
-    """What helps, and why each candidate could not be used."""
+    """Say what helps, and why each candidate could not be used."""
     shown = clean(data)
     parts = advice(data, now=now())
     if shown.get("candidates") and not is_only_missing(shown):
@@ -451,7 +451,7 @@ def question_view(question: dict[str, Json]) -> str:
 
 
 def answered_line(question: dict[str, Json]) -> str:
-    """What was chosen, by whom and when."""
+    """Say which choice was made, by whom and when."""
     by = question.get("answered_by") or {}
     who = "" if by.get("uid") is None else f" by user {by['uid']}"
     pid = "" if by.get("pid") is None else f" (pid {by['pid']})"
@@ -513,7 +513,7 @@ def _turn_lines(turn: dict[str, Json]) -> list[str]:
 
 
 def usage_table(rows: Sequence[Json], style: Style) -> str:
-    """What was used; a cap is shown beside what it counts."""
+    """Show usage; a cap is shown beside what it counts."""
     cells = [
         [
             row.get("backend", "?"),

@@ -1,1 +1,1 @@
-"""For a person who has an agent open: its hook, its status line, and how to continue elsewhere."""
+"""The hook and status line of an agent that a person has open, and how to continue elsewhere."""

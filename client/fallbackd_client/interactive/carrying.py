@@ -71,7 +71,7 @@ def newest(
     without: frozenset[str] = frozenset(),
 ) -> list[FoundSession]:
     """
-    Those of a person, newest first; at most so many of each agent.
+    Return a person's sessions, newest first; at most so many of each agent.
 
     Args:
         without: Ids of sessions that belong to attempts.
@@ -132,18 +132,18 @@ def has_met_limit(one: FoundSession) -> bool:
 
 
 def resuming(one: FoundSession) -> ResumingWord:
-    """Whether its agent, where a person has it open, continues the last turn by itself."""
+    """Return whether its agent, where a person has it open, continues the last turn by itself."""
     found = resuming_in(one.path) if one.agent == "claude" else "no"
     return found if found == "no" or is_open(one) else "no"
 
 
 def resuming_in(path: Path) -> ResumingWord:
-    """The same of a file of claude, whether it is open or not."""
+    """Judge by a file of claude, whether it is open or not."""
     return claude.resuming(read_ends(path, tail_bytes=_END_BYTES)[-_END_BYTES:])
 
 
 def is_open(one: FoundSession) -> bool:
-    """Whether its agent runs in its directory; where processes cannot be seen, it does."""
+    """Return whether its agent runs in its directory; where processes cannot be seen, it does."""
     if not os.path.isdir(_PROCESSES):
         return True
     return any(
@@ -219,14 +219,14 @@ class Target:
 
 
 class NoTarget(Exception):
-    """Why no agent can continue, and what to do."""
+    """The reason why no agent can continue, and what to do."""
 
 
 def choose(
     client: Client, source: str, wanted: str | None, environ: Mapping[str, str], *, home: str
 ) -> list[Target]:
     """
-    Those that can continue, the best first.
+    Return the agents that can continue, the best first.
 
     Args:
         source: The agent whose conversation it is.
@@ -311,7 +311,7 @@ def _count(value: Json) -> int | None:
 
 
 def _homes(config: Mapping[str, Json]) -> dict[str, dict[str, str]]:
-    """Where accounts have their directories: the daemon does not say what is in `env`."""
+    """Return the directories of accounts: the daemon does not say what is in `env`."""
     tables = config.get("backends")
     found = {}
     for name, table in tables.items() if isinstance(tables, dict) else ():
@@ -376,7 +376,7 @@ _ASKED_BY_HAND = ("opencode",)
 
 
 class NotCarried(Exception):
-    """Why it cannot be carried over, and what to do."""
+    """The reason why it cannot be carried over, and what to do."""
 
 
 class Carried:
@@ -515,7 +515,7 @@ def carry(
 
 
 def unanswered(said: Sequence[Utterance]) -> tuple[tuple[Utterance, ...], str]:
-    """What was said up to the last answer, and what was asked behind it, as far as it is text."""
+    """Return all turns up to the last answer, and the text of the prompts after it."""
     end = max((number for number, one in enumerate(said, 1) if one.role == "assistant"), default=0)
     prompt = "\n\n".join(one.text for one in said[end:])
     if len(prompt) > MAX_PROMPT_CHARS or any(one.files for one in said[end:]):
@@ -524,7 +524,7 @@ def unanswered(said: Sequence[Utterance]) -> tuple[tuple[Utterance, ...], str]:
 
 
 def command(agent: str, id: str, path: str, prompt: str) -> list[str]:
-    """What a person would type to open it."""
+    """Return the command that a person would type to open it."""
     if prompt.startswith("-"):
         prompt = f" {prompt}"  # not an option
     asked = [prompt] if prompt else []

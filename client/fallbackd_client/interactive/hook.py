@@ -93,7 +93,7 @@ _REPORTED = frozenset(
 
 
 def parsed(given: bytes) -> dict[str, Json]:
-    """What Claude Code writes to a hook or a status line; empty where it is something else."""
+    """Parse the input of a hook or a status line; empty where it is something else."""
     try:
         found = json.loads(given)
     except (ValueError, RecursionError):
@@ -169,7 +169,7 @@ def _mark_of(session: str) -> str:
 
 
 def resuming_of(event: Mapping[str, Json]) -> ResumingWord:
-    """Whether the session of an event waits for the reset of its limit."""
+    """Return whether the session of an event waits for the reset of its limit."""
     from pathlib import Path
 
     from fallbackd_client.interactive.carrying import resuming_in
@@ -223,7 +223,7 @@ class Own:
         )
 
     def said(self) -> str:
-        """As it is, with its colours: it is for this terminal."""
+        """Return its line as it is, with its colours: it is for this terminal."""
         try:
             out, _ = self._process.communicate(self._given, timeout=_THEN_S)
         except subprocess.TimeoutExpired:
@@ -280,7 +280,7 @@ def joined(own: str, ours: str) -> str:
 
 
 def _others(health: Json) -> list[str]:
-    """In the order of the chain, up to the first that can be used."""
+    """List the others in the order of the chain, up to the first that can be used."""
     words = []
     for name, entry in health.items() if isinstance(health, dict) else ():
         if not isinstance(entry, dict) or entry.get("reason") in _ABSENT:

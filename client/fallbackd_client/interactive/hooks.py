@@ -1,5 +1,5 @@
 """
-What makes an agent that a person has open report to the daemon, and where that is kept.
+The settings that make an open agent report to the daemon, and their places.
 
 claude: its own settings get two hooks (see `hook`) and a status line, which runs the user's own
 one too. codex: it reports nothing by itself; our configuration has its sessions watched.

@@ -81,7 +81,7 @@ class Call:
         return self._monotonic() - self._began_at
 
     def connect(self) -> Client:
-        """For this call alone: calls do not wait for each other."""
+        """Connect for this call alone: calls do not wait for each other."""
         return self._connect(self._pause)
 
     def require_wanted(self) -> None:
@@ -93,7 +93,7 @@ class Call:
             raise Abandoned
 
     def withdraw(self) -> None:
-        """From now on the daemon is waited for although the call was cancelled."""
+        """Wait for the daemon from now on, although the call was cancelled."""
         self._is_withdrawn = True
 
     def _pause(self, pause_s: float) -> None:

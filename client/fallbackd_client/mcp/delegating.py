@@ -42,7 +42,7 @@ def worded(text: str, found: dict[str, Json]) -> dict[str, Json]:
 
 
 def outcome(found: dict[str, Json]) -> dict[str, Json]:
-    """Of work that has ended."""
+    """Return the result of work that has ended."""
     state = found.get("state")
     shown = _shown(found)
     message = _message(found)
@@ -54,7 +54,7 @@ def outcome(found: dict[str, Json]) -> dict[str, Json]:
 
 
 def handle(found: dict[str, Json]) -> dict[str, Json]:
-    """Of work that continues."""
+    """Return the handle of work that continues."""
     shown = _shown(found)
     delegation = found["delegation"]
     shown["next"] = f"call wait with delegation {delegation}, or cancel"
@@ -79,7 +79,7 @@ def handle(found: dict[str, Json]) -> dict[str, Json]:
 
 
 def working(found: dict[str, Json]) -> str:
-    """What happens now, in a line."""
+    """Describe the current work in a line."""
     shown = clean(found)
     words = [hop_sentence(hop, shown) for hop in (shown.get("hops") or [])[-1:]]
     backend = one_line(shown.get("active") or shown.get("requested") or "?")
@@ -106,7 +106,7 @@ def _shown(found: dict[str, Json]) -> dict[str, Json]:
 
 
 def _message(found: dict[str, Json]) -> str:
-    """Why there is no answer, and what helps; or how it came to this one."""
+    """Say why there is no answer, and what helps; or how it came to this one."""
     shown = clean(found)
     lines = [hop_sentence(hop, shown) for hop in shown.get("hops") or [] if hop.get("to")]
     failure = shown.get("failure")
@@ -269,7 +269,7 @@ def ask(call: Call, client: Client, found: dict[str, Json]) -> bool:
 
 def _is_open(client: Client, found: dict[str, Json]) -> bool:
     """
-    Whether the same question still waits for its answer.
+    Return whether the same question still waits for its answer.
 
     This look counts as a caller of the work, also for a daemon that has just restarted.
     """
@@ -407,7 +407,7 @@ def _sent(client: Client, params: dict[str, Json]) -> dict[str, Json]:
 
 
 def _request_id(call: Call) -> str:
-    """The same call of a tool, sent again, is the same delegation."""
+    """Derive the id so that a call of a tool, sent again, is the same delegation."""
     own = call.meta.get("claudecode/toolUseId") or call.meta.get("callId")
     if not isinstance(own, str) or not own:
         return "mcp-" + os.urandom(16).hex()
@@ -420,7 +420,7 @@ def _wait_s(call: Call) -> float:
 
 
 def _followed(call: Call, client: Client, found: dict[str, Json], wait_s: float) -> dict[str, Json]:
-    """Until its end, a question that stays open, or the end of the wait."""
+    """Follow until its end, a question that stays open, or the end of the wait."""
     while found.get("state") not in END_STATES:
         call.require_wanted()
         if found.get("state") == "awaiting_answer":

@@ -58,7 +58,7 @@ class LineReader:
         self._tail = b""
 
     def lines(self) -> Iterator[bytes | TooLong]:
-        """Until the other side closes; an unfinished last line counts as one."""
+        """Yield lines until the other side closes; an unfinished last line counts as one."""
         while data := self._read():
             *whole, rest = data.split(b"\n")
             for piece in whole:
@@ -185,7 +185,7 @@ class Malformed(Exception):
 
 class Peer:
     """
-    What is known of the client.
+    The facts about the client.
 
     Attributes:
         name: As it calls itself.
@@ -204,7 +204,7 @@ class Peer:
 
     @property
     def can_elicit(self) -> bool:
-        """Whether it shows forms; without a mode it means them: once there was no other."""
+        """Return whether it shows forms; without a mode it means them: once there was no other."""
         found = self.capabilities.get("elicitation")
         return isinstance(found, dict) and (not found or "form" in found)
 
@@ -228,7 +228,7 @@ class Request:
 
     def peer(self, known: Peer) -> Peer:
         """
-        Who asks: as this request says, else as the session knows.
+        Return the client: as this request says, else as the session knows.
 
         Raises:
             Malformed: It names a version that is not spoken here.
@@ -251,7 +251,7 @@ class Request:
 
 
 class Answer:
-    """What came back to a request of ours; without a result the client refused it."""
+    """The answer to a request of ours; without a result the client refused it."""
 
     __slots__ = ("id", "result")
 
@@ -261,7 +261,7 @@ class Answer:
 
 
 def read(line: bytes) -> list[Request | Answer | Malformed]:
-    """What one line holds: one message, or several of a batch, as 2025-03-26 allowed."""
+    """Parse one line: one message, or several of a batch, as 2025-03-26 allowed."""
     try:
         found = json.loads(line, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:

@@ -66,7 +66,7 @@ class Server:
         self._last_asked = 0
 
     def serve(self) -> None:
-        """Until the client closes its side."""
+        """Serve until the client closes its side."""
         for line in self._reader.lines():
             if isinstance(line, TooLong):
                 self._refuse(protocol.too_long(line, MAX_LINE_BYTES))
@@ -206,7 +206,7 @@ class Server:
                 self._writer.send(protocol.notification("notifications/cancelled", reason))
 
     def _look(self) -> Client:
-        """For a question of the reading thread, which must not wait for a daemon to come."""
+        """Connect for the reading thread, which must not wait for a daemon to come."""
         return Client(self._path, timeout_s=_LOOK_S, connect_s=0, reconnect_s=0)
 
     def _connect(self, pause: Callable[[float], None] = time.sleep) -> Client:
@@ -255,7 +255,7 @@ def _failed(sentence: str) -> dict[str, Json]:
 
 
 def _sentence(error: ClientError) -> str:
-    """With what the model, or its user, can do about it."""
+    """Word an error, with what the model or its user can do about it."""
     if isinstance(error, NoDaemon):
         return f"{error}. `fallbackd-client doctor` finds what is wrong."
     return str(error)

@@ -20,7 +20,7 @@ MAX_BYTES = 16 * 1024 * 1024
 
 
 class Command:
-    """How a program of ours is started: absolute, since a program with windows has another PATH."""
+    """The command of a program of ours: absolute, since a program with windows has another PATH."""
 
     def __init__(self, program: str, arguments: list[str]) -> None:
         self.program = program
@@ -113,7 +113,7 @@ def own_command(socket: str | None, *words: str) -> Command:
 
 def edits(parts: list[Part], *, undo: bool) -> list[Edit]:
     """
-    What would be written; files that need no change are left out.
+    Return the texts to write; files that need no change are left out.
 
     Raises:
         Unreadable: A file cannot be understood, and is left alone.
@@ -190,7 +190,7 @@ def write(edit: Edit) -> None:
 
 def read(path: str) -> str | None:
     """
-    None where there is no such file.
+    Read a file; None where there is no such file.
 
     Raises:
         Unreadable: It is no file, no text, too large, or not permitted.

@@ -33,7 +33,7 @@ def regular(path: str, flags: int) -> int:
 
 class Form:
     """
-    What a file is besides its text: a mark at its beginning, and how its lines end.
+    The form of a file beside its text: a mark at its beginning, and how its lines end.
 
     Attributes:
         text: Without the mark; lines end as on this system, unless the file mixes both ways.
@@ -45,5 +45,5 @@ class Form:
         self.text = whole.removeprefix(self._mark).replace(self._end, "\n")
 
     def whole(self, text: str) -> str:
-        """What to write, so that the file has such a text in its own form."""
+        """Return the bytes to write, so that the file has such a text in its own form."""
         return self._mark + text.replace("\n", self._end)

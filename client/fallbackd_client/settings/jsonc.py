@@ -68,7 +68,7 @@ def load(text: str) -> Json:
 
 
 def unreadable(error: ValueError | RecursionError) -> Unreadable:
-    """What a parser has met, for a person."""
+    """Say what a parser has met, for a person."""
     if isinstance(error, RecursionError):
         return Unreadable("it is nested too deeply")
     if type(error) is ValueError:  # of the interpreter, not of a parser
@@ -241,7 +241,7 @@ def _object(text: str) -> str:
 
 
 def _start(text: str, path: Sequence[str]) -> int:
-    """Of the object at `path`."""
+    """Return the start of the object at `path`."""
     at = _skip(text, 0)
     for depth, key in enumerate(path):
         found = _find(text, at, key)
@@ -271,7 +271,7 @@ def _find(text: str, start: int, key: str) -> _Item | None:
 
 
 def _items(text: str, start: int) -> Iterator[_Item]:
-    """Of the object or array that begins at `start`. The text was loaded before."""
+    """Yield the items of the object or array that begins at `start`. The text was loaded before."""
     is_object = text[start] == "{"
     behind = start + 1
     at = _skip(text, behind)
@@ -291,7 +291,7 @@ def _items(text: str, start: int) -> Iterator[_Item]:
 
 
 def _end(text: str, at: int) -> int:
-    """Behind the value that begins at `at`."""
+    """Return the place after the value that begins at `at`."""
     if text[at] not in "{[":
         found = (_STRING if text[at] == '"' else _SCALAR).match(text, at)
         assert found is not None
@@ -311,7 +311,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _is_bare(text: str, path: Sequence[str]) -> bool:
-    """Whether the object or array at `path` holds nothing, its member no comment either."""
+    """Return whether the object or array at `path` holds nothing, not even a comment."""
     found = _at(text, path)
     name = None if found is None else _STRING.match(text, found.start)
     if found is None or name is None:
@@ -320,7 +320,7 @@ def _is_bare(text: str, path: Sequence[str]) -> bool:
 
 
 def _inserted(text: str, start: int, depth: int, key: str | None, value: Json) -> str:
-    """As the last item of the object or array that begins at `start`."""
+    """Insert as the last item of the object or array that begins at `start`."""
     items = list(_items(text, start))
     name = "" if key is None else json.dumps(key) + ": "
     new = "\n" + _INDENT * (depth + 1) + name + _shown(value, depth + 1)
@@ -338,7 +338,7 @@ def _inserted(text: str, start: int, depth: int, key: str | None, value: Json) -
 
 
 def _removed(text: str, item: _Item) -> str:
-    """Without it and one comma beside it. Comments stay, and nothing joins a line that is one."""
+    """Remove it and one comma beside it. Comments stay, and nothing joins a line that is one."""
     start = begin = item.behind
     is_line = False
     for comment in _COMMENT.finditer(text[: item.start], start):
@@ -361,7 +361,7 @@ def _shown(value: Json, depth: int) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """With blanks in their place, so that a problem is reported where it is."""
+    """Blank comments, so that a problem is reported where it is."""
     out = []
     at = 0
     while at < len(text):

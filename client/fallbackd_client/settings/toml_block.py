@@ -53,7 +53,7 @@ class Piece:
 
     @property
     def line(self) -> str:
-        """Without its end."""
+        """The line without its end."""
         return self.text.rstrip("\r\n")
 
 
@@ -82,7 +82,7 @@ def pieces(text: str) -> Iterator[Piece]:
 
 
 def _end(text: str, at: int) -> int:
-    """Of the lines of the key or header that begins at `at`."""
+    """Return the end of the lines of the key or header that begins at `at`."""
     depth = 0
     for token in _TOKEN.finditer(text, at):
         depth += (token[0] in ("[", "{")) - (token[0] in ("]", "}"))
@@ -288,7 +288,7 @@ def _before(whole: list[Piece], at: int, label: str) -> str:
 
 def _without(text: str, label: str, block: str, table: Path) -> _Taken | None:
     """
-    None where the file has no such block.
+    Return the text without the block; None where the file has no such block.
 
     Raises:
         Unreadable: The table is there, but not where the marks are.

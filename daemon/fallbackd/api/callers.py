@@ -127,7 +127,9 @@ def _refuse_lease(is_wanted: bool, caller: Caller) -> None:
 def _asked(
     engine: "Engine", params: ResolveParams | ReportParams, caller: Caller
 ) -> dict[str, Any]:  # fields of either event
-    """What is asked of a chain: at first, and with each report, which may find the next one."""
+    """
+    Return the request to a chain: at first, and with each report, which may find the next one.
+    """
     return {
         "session": params.session,
         "role": params.role,

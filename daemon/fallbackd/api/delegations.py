@@ -120,7 +120,7 @@ async def _lines(
 
 
 async def prompts(engine: "Engine", listed: Sequence[records.Delegation]) -> list[str | None]:
-    """How the prompt of each begins, with secrets masked; None: it is gone."""
+    """Return the beginning of each prompt, with secrets masked; None: it is gone."""
     starts = await engine.prompt_starts(listed, max_bytes=PROMPT_BYTES)
     return [_start_of(starts.get(one.delegation)) for one in listed]
 
@@ -135,7 +135,7 @@ def _fits(one: records.Delegation, params: DelegationListParams) -> bool:
 
 
 def _whole(listed: list[records.Delegation]) -> tuple[tuple[wire.Delegation, ...], bool]:
-    """As many as one answer takes, and whether that is all of them."""
+    """Return as many as one answer takes, and whether that is all of them."""
     shown: list[wire.Delegation] = []
     size_bytes = 0
     for one in listed:
@@ -231,7 +231,7 @@ async def answer(
     strict: bool = False,
 ) -> Delegation:
     """
-    What the caller gets: the delegation as it is, also where its own wait is over.
+    Return the delegation as it is, also where the caller's own wait is over.
 
     Raises:
         ApiError: The wait is over and the caller wants an error then.
@@ -382,7 +382,7 @@ async def session_get(engine: "Engine", params: SessionGetParams, caller: Caller
 
 
 async def _start_of_answer(engine: "Engine", one: records.Delegation) -> str | None:
-    """How an answer begins, without secrets; None: it cannot be read any more."""
+    """Return the beginning of an answer, without secrets; None: it cannot be read any more."""
     text = await engine.text(one)
     return None if text is None else engine.world.redact(text)[:START_BYTES]
 

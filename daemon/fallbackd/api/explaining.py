@@ -1,4 +1,4 @@
-"""Why it went as it did: delegations, their logs, calls of the gateway."""
+"""Explanations: delegations, their logs, calls of the gateway."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +87,7 @@ def _step(one: PutStory, found: records.Delegation) -> Step:
 
 
 def _evidence(one: PutStory, found: records.Delegation) -> dict[str, Any] | None:  # of any shape
-    """What was printed, and the signature by which it was understood."""
+    """Return the output, and the signature by which it was understood."""
     if not one.evidence:
         return None
     failures = [
@@ -123,7 +123,7 @@ async def exchange_list(
 
 def find(engine: "Engine", name: str) -> ExchangeRecord | None:
     """
-    None: it is the name of something else.
+    Find a call of the gateway; None: it is the name of something else.
 
     Raises:
         Unknown: It has the form of one, and is on record no more.

@@ -185,7 +185,7 @@ async def _require_own(engine: "Engine", params: Any, caller: Caller) -> None:
 
 
 def concealed(value: T) -> T:
-    """The same without them, at any depth."""
+    """Return a copy without them, at any depth."""
     found: object = value
     match value:
         case Struct():

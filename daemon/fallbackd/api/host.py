@@ -1,4 +1,4 @@
-"""What a handler may ask of the process around the engine, and of the caller."""
+"""The interface to the process around the engine, and to the caller."""
 
 import ipaddress
 import socket as sockets
@@ -100,7 +100,7 @@ class OpencodeServers(Protocol):
     ) -> Redirect: ...
 
     async def warned(self, directory: str) -> tuple[str, ...]:
-        """What cannot be used of the files that hold in a directory."""
+        """List unusable settings in the files that hold in a directory."""
         ...
 
 
@@ -150,7 +150,7 @@ class Trouble(Struct, frozen=True, kw_only=True):
 
 
 class ImportedText(Struct, frozen=True, kw_only=True):
-    """What the configuration of another program becomes here."""
+    """The configuration of another program, in our terms."""
 
     source: str
     toml: str
@@ -179,7 +179,7 @@ class Host(Protocol):
 
     @property
     def path(self) -> str | None:
-        """Where programs are looked for."""
+        """The directories in which programs are looked for."""
         ...
 
     @property
@@ -227,11 +227,13 @@ class Host(Protocol):
 
     @property
     def opencode(self) -> OpencodeServers | None:
-        """What watches opencode servers; None where nothing does."""
+        """The watcher of opencode servers; None where nothing watches."""
         ...
 
     def authority_of(self, connection: sockets.socket) -> Authority:
-        """What the process at the other end may ask. Looked up once for each connection."""
+        """
+        Return the authority of the process at the other end, looked up once for each connection.
+        """
         ...
 
     async def notify_test(self) -> dict[str, str | None]:
@@ -257,7 +259,7 @@ class Host(Protocol):
 
 
 class EventSubscriptions(Protocol):
-    """Those who hear of events."""
+    """The subscribers to events."""
 
     def open(self, owner: "Caller", wanted: EventsSubscribeParams) -> tuple[str, int, str | None]:
         """

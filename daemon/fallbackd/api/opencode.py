@@ -69,7 +69,7 @@ _WORDS = {"cooldown": "recovery in", "rate_limited": "out for", "broken": "out f
 
 
 def announced_problem(unprotected: Unprotected | None, warnings: Sequence[str]) -> str | None:
-    """What the person in front of an opencode has to know when it is announced."""
+    """Return the problem to show to the user of an opencode when it is announced."""
     found = [] if unprotected is None else [_PROBLEMS[unprotected]]
     found += [_plain(one) for one in warnings[:1]]
     if len(warnings) > 1:
@@ -252,7 +252,7 @@ def _calls_to(caller: Caller) -> Callable[[Mapping[str, Any]], None]:
 
 
 def link_of(caller: Caller) -> Plugin | None:
-    """Of an opencode whose plugin is at the other end of a connection."""
+    """Return the link to an opencode whose plugin is at the other end of a connection."""
     front = caller.host.opencode
     return None if front is None else front.attached(caller.number)
 

@@ -62,7 +62,7 @@ def _worded(fix: reasons.Fix | None, one: Verdict) -> Fix | None:
 
 def none_installed(candidates: Sequence[CandidateVerdict], path: str | None) -> str | None:
     """
-    What was looked for, where, and how to install one.
+    Say which agents were looked for, where, and how to install one.
 
     Returns:
         None: Something else is in the way too.
@@ -96,7 +96,7 @@ def chain(given: str | tuple[str | ChainEntry, ...] | None) -> tuple[Entry, ...]
 def entries(
     given: str | tuple[str | ChainEntry, ...] | None, policy: Policy
 ) -> tuple[Entry, ...] | None:
-    """The same with the entries of a named chain."""
+    """Return the same with the entries of a named chain."""
     found = chain(given)
     if not isinstance(found, str):
         return found
@@ -364,7 +364,7 @@ def lease(one: Resolution | None, *, asked: bool) -> Lease | UnsetType | None:
 
 
 def owner(said: str | None, pid: int | None) -> str | None:
-    """Who holds a lease, for people."""
+    """Name the holder of a lease, for people."""
     return said if said is not None or pid is None else f"process {pid}"
 
 
@@ -374,7 +374,7 @@ def event(one: changes.Journaled) -> dict[str, Any]:
 
 
 def noted(note: changes.Note) -> dict[str, Any]:
-    """The same without a place in the journal."""
+    """Return the same without a place in the journal."""
     found: dict[str, Any] = {"at": note.at, "kind": note.kind}
     named = {"delegation": note.delegation, "session": note.session, "backend": note.backend}
     found.update((name, value) for name, value in named.items() if value is not None)
@@ -387,7 +387,7 @@ def problems(found: Iterable[Problem]) -> tuple[wire.ConfigProblem, ...]:
 
 
 def evidence(one: wire.Evidence) -> exchange.Evidence:
-    """What a caller has seen, as the classifier reads it."""
+    """Convert a caller's evidence to that of the classifier."""
     return exchange.Evidence(
         text=one.text or "",
         stream=one.stream or _stream_of(one),

@@ -1,4 +1,4 @@
-"""What an output means, and the signatures by which it is understood."""
+"""Classification of output, and the signatures by which it is understood."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What was used, by backend and period."""
+"""Usage, by backend and period."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any

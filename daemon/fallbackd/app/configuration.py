@@ -155,7 +155,7 @@ def _own_variables(loaded: Loaded) -> frozenset[str]:
 
 
 def refused_shells(loaded: Loaded, *, abi: int | None = None) -> tuple[Problem, ...]:
-    """Where commands are to run unasked, and nothing would hold them."""
+    """List the places where commands would run unasked and unconfined."""
     policy = settings_of(loaded, abi=abi).policy
     wanted = {f"backends.{id}": one.shell for id, one in policy.backends.items()}
     wanted |= {f"roles.{name}": one.shell for name, one in policy.roles.items()}

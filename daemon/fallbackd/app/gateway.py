@@ -139,7 +139,7 @@ class GatewayService:
 
 def open_listeners(port: int, path: str) -> list[socket.socket]:
     """
-    On each loopback address that the machine has, and on the Unix socket, which is the last one.
+    Listen on each loopback address of the machine and, last, on the Unix socket.
 
     Raises:
         OSError: The port is taken, or a socket cannot be made. Its filename says which.
@@ -221,7 +221,7 @@ class Tokens:
         return self._token
 
     def of_attempt(self, attempt: str) -> str | None:
-        """What an attempt sends; None: the gateway is off."""
+        """Return the token that an attempt sends; None: the gateway is off."""
         token = self.of_persons() if self.are_used else None
         return None if token is None else token_for(attempt, token)
 

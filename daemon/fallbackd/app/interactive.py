@@ -58,7 +58,7 @@ class Windows:
         self._has_order.set()
 
     async def run(self) -> None:
-        """Until cancelled. One at a time: the first one makes the session."""
+        """Run until cancelled, one at a time: the first one makes the session."""
         while True:
             while not self._ordered:
                 self._has_order = anyio.Event()

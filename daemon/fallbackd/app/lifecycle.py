@@ -565,7 +565,7 @@ class Daemon:
         self._stop.set()
 
     def _ready_sentence(self, engine: Engine) -> str:
-        """For people who have started it in a terminal."""
+        """Say, to people who have started it in a terminal, that the daemon is ready."""
         usable = usable_names(engine.snapshot(), engine.settings.policy, now=engine.clock.now())
         many = "1 backend" if len(usable) == 1 else f"{len(usable)} backends"
         names = f" ({', '.join(usable)})" if usable else ""

@@ -82,7 +82,7 @@ class _Stderr(io.TextIOBase):
 
 
 class _Bridge(logging.Handler):
-    """What libraries log comes out in the same way, and is cleaned in the same way."""
+    """Sends what libraries log through the same processors, so that it is cleaned too."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger(record.name)
@@ -134,7 +134,7 @@ def _printable(text: str, *, lines: bool) -> str:
 
 
 def is_journal(environ: Mapping[str, str]) -> bool:
-    """Whether stderr goes to the journal. Source: systemd.exec(5), `$JOURNAL_STREAM`."""
+    """Return whether stderr goes to the journal. Source: systemd.exec(5), `$JOURNAL_STREAM`."""
     device, _, inode = environ.get("JOURNAL_STREAM", "").partition(":")
     try:
         seen = os.fstat(_Stderr._FD)
@@ -179,7 +179,7 @@ _QUOTED = re.compile(r"[ \t=\r\n\"']")
 
 
 def _line(_: object, level: str, fields: LogFields) -> str:
-    """As structlog writes it for a terminal, without colors and at a tenth of the time."""
+    """Write a line as structlog does for a terminal, without colors and in a tenth of the time."""
     time, level, event = fields.pop("timestamp"), fields.pop("level"), fields.pop("event")
     return _with(f"{time} [{level:<{_LEVEL_CHARS}}] {event:<{_EVENT_CHARS}}", fields)
 
@@ -197,7 +197,7 @@ def _word(value: object) -> str:
 def _sentence_or_line(
     logger: object, level: str, fields: LogFields, *, lines: structlog.typing.Processor = _line
 ) -> str:
-    """What has a sentence of its own is said by that alone."""
+    """Return the event's own sentence where it has one, else its line."""
     if isinstance(sentence := fields.get(SENTENCE), str):
         return sentence
     return cast(str, lines(logger, level, fields))
@@ -208,7 +208,7 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "exception": 3, 
 
 
 def _prioritised(_: object, level: str, fields: LogFields) -> str:
-    """With the level of each line as the journal reads it; a traceback has many."""
+    """Prefix each line with its level as the journal reads it; a traceback has many."""
     prefix = f"<{_PRIORITIES.get(level, 6)}>"
     line = fields.get(SENTENCE)
     if not isinstance(line, str):

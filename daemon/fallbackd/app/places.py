@@ -1,4 +1,4 @@
-"""Where things are: configuration, state, socket."""
+"""The places of configuration, state and socket."""
 
 import os
 import secrets
@@ -42,17 +42,17 @@ class Places(Struct, frozen=True, kw_only=True):
 
     @property
     def digest_key(self) -> str:
-        """With which digests of credentials are made."""
+        """The key with which digests of credentials are made."""
         return os.path.join(self.state_dir, "digest.key")
 
     @property
     def gateway_token(self) -> str:
-        """What callers of the gateway must send over TCP."""
+        """The token that callers of the gateway must send over TCP."""
         return os.path.join(self.state_dir, "gateway.token")
 
     @property
     def gateway_makers(self) -> str:
-        """Which backend made the responses that the gateway is asked for by their ids."""
+        """The backends that made the responses which the gateway is asked for by their ids."""
         return os.path.join(self.state_dir, "gateway-responses.jsonl")
 
     @property
@@ -71,7 +71,9 @@ def find_places(
     state_dir: str | None = None,
     socket: str | None = None,
 ) -> Places:
-    """What the command line says, else the environment, else the usual places of a user."""
+    """
+    Take each place from the command line, else the environment, else the usual ones of a user.
+    """
     return Places(
         config=os.path.abspath(config or config_path(environ)),
         config_is_named=bool(config or environ.get(_CONFIG)),

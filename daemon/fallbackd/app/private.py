@@ -78,7 +78,7 @@ def look(what: WatchedPath, *, uid: int | None = None, closes: bool = False) -> 
 
 
 def require(what: WatchedPath, *, uid: int | None = None) -> str | None:
-    """Why no daemon may start here, in a sentence for each reason; None: it may."""
+    """Return the reasons why no daemon may start here, a sentence each; None: it may."""
     grave = [one for one in look(what, uid=uid) if one.stops_work]
     return "\n".join(f"{one.message}. Run `{one.fix}`." for one in grave) or None
 
@@ -95,7 +95,7 @@ class Guard:
         return tuple(self._known.values())
 
     def look(self) -> str | None:
-        """Why no new work may be begun; None: it may."""
+        """Return why no new work may be begun; None: it may."""
         now = {one.message: one for one in look(self._what, closes=True)}
         for message, one in now.items():
             if message not in self._known:

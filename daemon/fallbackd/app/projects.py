@@ -58,7 +58,7 @@ class Projects:
         self._log.write_to(log_path(loaded.opencode, imported, home=self._home))
 
     async def run(self) -> None:
-        """Until cancelled: what has changed on disk takes effect within a second or two."""
+        """Run until cancelled: a change on disk takes effect within a second or two."""
         while True:
             await anyio.sleep(LOOK_S)
             async with self._lock:
@@ -92,7 +92,7 @@ class Projects:
         return tuple(str(one) for one in self.warnings(directory))
 
     async def check(self, directory: str) -> tuple[Problem, ...]:
-        """What is wrong with the files that hold in a directory, as they are now."""
+        """List the problems of the files that hold in a directory, as they are now."""
         explicit = self._explicit.get(directory)
         found = await anyio.to_thread.run_sync(
             lambda: look(directory, home=self._home, explicit=explicit)
@@ -100,7 +100,7 @@ class Projects:
         return found.warnings
 
     def of(self, directory: str) -> FoundFiles:
-        """What holds in a directory now."""
+        """Return the settings that hold in a directory now."""
         found = self._found.get(directory)
         if found is None or found.path is None:
             found = self._found.get(USER)
@@ -146,7 +146,7 @@ class Projects:
 
 
 def _kept(before: FoundFiles | None, found: FoundFiles, *warnings: Problem) -> FoundFiles:
-    """What held before, with what there is to say about what is there now."""
+    """Return the last good files, with the problems of those that are there now."""
     before = before or FoundFiles()
     return FoundFiles(
         project=before.project,

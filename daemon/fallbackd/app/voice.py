@@ -54,7 +54,7 @@ class VoiceImport:
             await self.take(path)
 
     async def run(self) -> None:
-        """Until cancelled: a change of a file takes effect within a second or two."""
+        """Run until cancelled: a change of a file takes effect within a second or two."""
         while True:
             await self._is_watching.wait()
             await anyio.sleep(LOOK_S)

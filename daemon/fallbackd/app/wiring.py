@@ -82,7 +82,7 @@ class Built(Struct):
     """Find the helper servers and residents that a daemon before this one has left."""
 
     async def configure(self, loaded: Loaded) -> None:
-        """After the engine has its settings."""
+        """Apply the settings to what stands around the engine, which has its own by then."""
         await self.projects.configure(loaded)
         self.gateway.configure(loaded.gateway)
         self.interactive.configure(loaded.interactive)
@@ -128,7 +128,7 @@ async def say_alive(store: Store, clock: SystemClock) -> None:
 
 
 def clock_facts(clock: SystemClock) -> tuple[tuple[str, str], ...]:
-    """How the clock of the records lies to the time of this boot, for the next run."""
+    """Return how the clock of the records relates to the time of this boot, for the next run."""
     return ((INSTANT_KEY, clock.instant().encode()),)
 
 
@@ -198,7 +198,9 @@ def build(
     tasks.start_soon(windows.run)
 
     def begun_by(directory: str) -> Transport:
-        """By the record that each leaves before it begins; processes have a runner for that."""
+        """
+        Choose by the record that each leaves before it begins; processes have a runner for that.
+        """
         if privatefile.exists(os.path.join(directory, "served.json")):
             return served
         if privatefile.exists(os.path.join(directory, "http.json")):
@@ -317,7 +319,7 @@ def unseen(error: OSError) -> Authority:
 
 
 def private_places(places: Places, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What no agent may read: prompts and answers of others, settings, keys for the daemon."""
+    """List the places that no agent may read: prompts and answers of others, settings, keys."""
     env_file = os.path.join(os.path.dirname(places.config), ENV_FILE)
     keys = environ.get("CREDENTIALS_DIRECTORY", "")
     return (places.state_dir, places.config, env_file, *((keys,) if keys else ()))

@@ -49,7 +49,7 @@ _OLD_TOP = ("fallbackModel", "cooldownMs", "enabled", "patterns", "logging", "$s
 
 
 class Fallbacks(Struct, frozen=True, kw_only=True):
-    """What one file gives."""
+    """The settings of one file."""
 
     enabled: bool = True
     chains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Fallbacks(Struct, frozen=True, kw_only=True):
 
     def project(self, agents: Mapping[str, tuple[str, ...]]) -> Project:
         """
-        The same for decisions.
+        Return the same settings as decisions read them.
 
         Args:
             agents: Chains of agent files. What stands in the file itself goes before them.

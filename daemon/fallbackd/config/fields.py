@@ -75,12 +75,12 @@ def _describe(shape: shapes.Type) -> str:
 
 
 def describe(type_: Any) -> str:  # whatever msgspec takes as a type
-    """What a type allows, in words: `a number from 10 to 604800`."""
+    """Describe in words which values a type allows: `a number from 10 to 604800`."""
     return _describe(shapes.type_info(type_))
 
 
 def entry_type(type_: Any) -> Any:
-    """Of the entries, where a list is allowed; else None."""
+    """Return the type of the entries, where a list is allowed; else None."""
     if get_origin(type_) is tuple:
         return get_args(type_)[0]
     found = (entry_type(one) for one in get_args(type_))
@@ -106,7 +106,7 @@ BY_VALUE = (
 
 
 class Problem(Struct, frozen=True):
-    """What is wrong at one place of the file."""
+    """A problem at one place of the file."""
 
     path: str
     """`backends.codex.hourly_cap`; the path of the file where the file as a whole is meant."""
@@ -171,7 +171,7 @@ def guess(word: str, known: Iterable[str]) -> str:
 
 
 def convert(value: object, type_: Any) -> tuple[bool, Any]:  # typed by its second argument
-    """Whether the value fits, and the value."""
+    """Return whether the value fits, and the value."""
     try:
         return True, msgspec.convert(value, type_)
     except (msgspec.ValidationError, ValueError, OverflowError, RecursionError):
@@ -179,7 +179,7 @@ def convert(value: object, type_: Any) -> tuple[bool, Any]:  # typed by its seco
 
 
 def instead(default: object) -> str:
-    """What happens where a value cannot be used."""
+    """Say which value takes the place of one that cannot be used."""
     if default is None or default in ((), {}, ""):
         return "it is left out"
     if isinstance(default, tuple | list | Mapping):
@@ -247,7 +247,7 @@ def in_force(
 def _say_unusable(
     value: object, type_: Any, here: str, say: Say, *, used: str, hint: str | None
 ) -> Any:  # as `type_` says
-    """What can be used all the same: of a list of choices, its other entries."""
+    """Return the usable part all the same: of a list of choices, its other entries."""
 
     entry = entry_type(type_)
     entries = value if isinstance(value, list) and entry is not None else []

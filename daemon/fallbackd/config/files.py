@@ -28,7 +28,7 @@ BLANK = (
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """What lies at a path now. One of `text` and `problem` is null; both are for no file."""
+    """The content of a path now. One of `text` and `problem` is null; both are for no file."""
 
     digest: str
     """Equal for equal content; another one for no file and for each way to be unreadable."""
@@ -83,7 +83,7 @@ def load_file(
     was_filled: bool = False,
 ) -> Loaded:
     """
-    What is in force by the file at `path`; without a file, what is built in.
+    Load the configuration from `path`; without a file, the built-in one.
 
     Args:
         environ: Where variables are that the file imports.
@@ -113,7 +113,7 @@ def load_file(
 
 
 class FileImport(Struct, frozen=True, kw_only=True):
-    """What lies at a place of another program. Both null: it is not taken from there."""
+    """The file of another program. Both null: it is not taken from there."""
 
     digest: str = ""
     imported: Imported | None = None

@@ -75,7 +75,7 @@ def read_hermes(text: str, *, path: str = FILE_NAME) -> Imported:
 
 
 def _primary(raw: Mapping[Any, Any], report: Report) -> list[tuple[str, Any]]:
-    """What the program asks first, as an entry of a chain."""
+    """Return the program's first choice, as an entry of a chain."""
     model = raw.get("model")
     if isinstance(model, str):
         model = {"default": model}
@@ -152,7 +152,7 @@ def _chain_of(
 
 
 def _own_entry(given: Mapping[Any, Any], primary: list[tuple[str, Any]]) -> Tables:
-    """What a task says of its own model; `main` is the provider of the primary."""
+    """Return a task's own model; `main` is the provider of the primary."""
     own = {key: value for key, value in given.items() if key in _ENTRY_KEYS and value}
     if primary and (_word(own, "provider") or "").lower() == "main":
         first = primary[0][1]

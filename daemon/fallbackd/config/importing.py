@@ -1,5 +1,5 @@
 """
-What configurations of other programs become here: tables of ours, with a report.
+Configurations of other programs as tables of ours, with a report.
 
 Nothing of theirs is ever moved or changed. Secrets are never taken, only the names of variables
 that hold them.

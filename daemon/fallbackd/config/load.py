@@ -63,7 +63,7 @@ _TOP = tuple(one.encode_name for one in msgspec.structs.fields(File))
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
-    """What one text gives. With `errors`, everything else is the built-in configuration."""
+    """The result of one text. With `errors`, everything else is the built-in configuration."""
 
     policy: Policy
     options: Mapping[BackendId, Options]

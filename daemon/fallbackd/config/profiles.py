@@ -1,5 +1,5 @@
 """
-What is known without any configuration file: backends, chains, caps, scores. Data, not code.
+Built-in backends, chains, caps and scores: data that needs no configuration file.
 
 The order of declaration matters: equal scores of `suggest` go to the backend that is first.
 """
@@ -202,7 +202,7 @@ def chains(backends: Mapping[BackendId, Backend]) -> dict[str, tuple[Entry, ...]
 
 
 def known_programs() -> list[dict[str, Any]]:  # name, and the fields of `Setup`
-    """What `doctor` looks for, in the order of the kinds."""
+    """List the programs that `doctor` looks for, in the order of the kinds."""
     found = {
         name: msgspec.to_builtins(kind.setup)
         for kind in KINDS.values()

@@ -1,5 +1,5 @@
 """
-What the files of one directory, and those of its user, say about opencode sessions there.
+The settings that one directory, and its user, have for opencode sessions there.
 
     <project>/.opencode/model-fallback.json        the first that exists holds, alone
     ~/.config/opencode/model-fallback.json
@@ -35,7 +35,7 @@ MAX_CHARS = 64 * 1024
 
 
 class NotPlain(Exception):
-    """What cannot be read, with the number of its line."""
+    """A line that cannot be read, with its number."""
 
 
 def split(text: str) -> str | None:
@@ -151,7 +151,7 @@ FileStamp = tuple[tuple[str, int, int], ...]
 
 
 class FoundFiles(Struct, frozen=True, kw_only=True):
-    """What holds in one directory."""
+    """The files that hold in one directory."""
 
     project: Project | None = None
     """None: nothing of its own."""

@@ -259,7 +259,7 @@ def lack_of_address(
     kind: str, raw: object, given: Mapping[str, Any], path: str, say: Say
 ) -> str | None:
     """
-    Why the address of the kind is not what the user meant, where no other can be used.
+    Return why the kind's address is not what the user meant, where no other can be used.
 
     The keys are sent to the address. So the default holds only for a table without an address,
     not even an unreadable one, that names no other provider.
@@ -283,7 +283,7 @@ def lack_of_address(
 
 
 def lack_of_secrecy(kind: str, options: Options, path: str, say: Say) -> str | None:
-    """Why a key must not leave for where `base_url` points, where one certainly would."""
+    """Return why a key must not be sent to `base_url`, where one certainly would be."""
     url = options.base_url
     if kind not in ENDPOINTS or url is None or not is_open(url, options):
         return None
@@ -480,7 +480,7 @@ def _with_given(
 
 
 def _of_place(kind: str, options: Options) -> dict[str, Any]:
-    """What the address of a backend says of it, also the one that its kind always has."""
+    """Return the fields that follow from a backend's address, also one that its kind always has."""
     url = options.base_url
     if url is None and kind in ENDPOINTS and options.lacks is None:
         url = ENDPOINTS[kind].base_url
@@ -491,7 +491,7 @@ def _of_place(kind: str, options: Options) -> dict[str, Any]:
 
 
 def _account(kind: str, options: Options) -> str | None:
-    """How a shell names it, where it has a directory of its own."""
+    """Name the account as a shell does, where it has a directory of its own."""
     variable = KINDS[kind].setup.home if kind in KINDS else ""
     place = options.env.get(variable) if variable else None
     return None if place is None else f"{variable}={shlex.quote(place)}"

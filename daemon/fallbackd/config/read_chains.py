@@ -282,7 +282,7 @@ def _signature(raw: object, number: int, path: str, say: Say) -> Signature | Non
 
 
 def _trouble(pattern: str) -> str | None:
-    """Why a pattern cannot be used, if so."""
+    """Return why a pattern cannot be used, if so."""
     try:
         compiled = linear(pattern)
     except ValueError as error:

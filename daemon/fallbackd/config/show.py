@@ -1,4 +1,4 @@
-"""What is in force, as the file would say it: for `config.get` and `config show`."""
+"""The configuration in force, as a file would say it: for `config.get` and `config show`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -78,7 +78,7 @@ def _signature(one: Signature) -> dict[str, Any]:
 
 
 def _is_shown(backend: Backend) -> bool:
-    """Not what is implicit, nor a profile that a table would set up, and none has."""
+    """Leave out implicit backends, and profiles that would need a table and have none."""
     profile = profiles.BACKENDS.get(backend.id)
     is_left_out = profile is not None and profile.lacks is not None and backend == profile
     return not (backend.implicit or is_left_out)

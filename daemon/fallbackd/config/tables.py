@@ -180,7 +180,7 @@ class ShareConfig(Struct, frozen=True, kw_only=True):
 
 
 def read_share(raw: object, environ: Mapping[str, str], say: Say) -> ShareConfig | None:
-    """None: without a group and the variable of an address, nothing is shared."""
+    """Read `[share]`; None: without a group and the variable of an address, nothing is shared."""
     given = read(raw, ShareTable, "share", say)
     if "group" not in given or "url_env" not in given:
         missing = "group" if "group" not in given else "url_env"
@@ -205,7 +205,7 @@ def read_share(raw: object, environ: Mapping[str, str], say: Say) -> ShareConfig
 
 
 def trouble_of(url: str) -> str | None:
-    """What is wrong with an address, without repeating it: it holds a password."""
+    """Return the fault of an address, without repeating it: it holds a password."""
     try:
         parts = urlsplit(url)
         port_is_good = parts.port is None or parts.port > 0
@@ -219,7 +219,7 @@ def trouble_of(url: str) -> str | None:
 
 
 def is_exposed(url: str) -> bool:
-    """Whether the connection can be intercepted, and machines be impersonated on it."""
+    """Return whether the connection can be intercepted, and machines be impersonated on it."""
     parts = urlsplit(url)
     if parts.scheme != "redis":
         return False

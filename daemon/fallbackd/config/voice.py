@@ -102,7 +102,7 @@ def _mark(backend: str, entry: Mapping[str, object], *, now: float) -> VoiceMark
 
 
 def _encodable(text: str) -> str:
-    """Without the half characters that JSON can spell and UTF-8 cannot."""
+    """Drop the half characters that JSON can spell and UTF-8 cannot."""
     return text.encode(errors="replace").decode()
 
 

@@ -59,7 +59,7 @@ class Account:
         return " ".join([*words, self.program.login])
 
     def is_logged_in(self, machine: Machine) -> bool | None:
-        """By its files; None: a variable of this shell is a login for all of them."""
+        """Judge by its files; None: a variable of this shell is a login for all of them."""
         # What a person has configured for the usual account is trusted, as `setup` does.
         settings = self.program.settings if self.directory is None else ()
         files = (*self.program.files, *settings)
@@ -169,7 +169,7 @@ def _field(value: Any, names: list[str]) -> str | None:
 
 
 def _claims(token: str) -> Any:
-    """What a JSON Web Token says. Source: RFC 7519, 3."""
+    """Read the claims of a JSON Web Token. Source: RFC 7519, 3."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -287,7 +287,7 @@ def _configured(account: Account, known: Sequence[Account]) -> Account:
 
 
 def _chains(client: Client, account: Account, file: ConfigFile) -> dict[str, Json]:
-    """Those of the file that name the agent, its own chain, and the one for any work."""
+    """Return the chains of the file that name the agent, its own one, and that for any work."""
     agent = account.program.name
     written = file.document.get("chains", {})
     found = {
@@ -312,7 +312,7 @@ def _chains(client: Client, account: Account, file: ConfigFile) -> dict[str, Jso
 
 
 def _any_chain(client: Client) -> list[Json]:
-    """As it is in effect: the built-in one is written nowhere."""
+    """Return the chain in effect: the built-in one is written nowhere."""
     try:
         candidates = client.call("resolve", {}).get("candidates") or []
     except RpcError as error:

@@ -150,7 +150,7 @@ def _check(args: argparse.Namespace, client: Client) -> int:
 
 
 def machine_of(args: argparse.Namespace, client: Client) -> Machine:
-    """With the places of the daemon that answers; where none does, those of the next one."""
+    """Return the machine with the places of the daemon that answers, else of the next one."""
     machine = Machine(socket=args.socket)
     try:
         found = client.call("status", {}, timeout_s=5.0)
@@ -184,7 +184,7 @@ def _saved(args: argparse.Namespace, save: Callable[[], None], path: str) -> int
 
 
 def _edit(args: argparse.Namespace, client: Client) -> int:
-    """With the user's editor; a file that would not be usable is edited again."""
+    """Open the user's editor; a file that would not be usable is edited again."""
     asking = Asking(yes=False)
     asking.require_terminal("change one value with: fallbackd-client config set KEY VALUE")
     machine = machine_of(args, client)

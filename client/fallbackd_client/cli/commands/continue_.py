@@ -87,7 +87,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 def _is_resuming(args: argparse.Namespace, session: FoundSession) -> bool:
     """
-    Whether the open agent still continues by itself at the reset of its limit.
+    Return whether the open agent continues by itself at the reset of its limit.
 
     On a terminal the person is asked to cancel that, and it is waited for: two agents would do the
     same work in one directory.
@@ -118,7 +118,7 @@ def _is_resuming(args: argparse.Namespace, session: FoundSession) -> bool:
 def _carried(
     session: ReadSession, targets: list[Target], environ: dict[str, str], home: str
 ) -> tuple[Target, Carried]:
-    """By the first that can take it."""
+    """Carry the conversation to the first agent that can take it."""
     from fallbackd_client.interactive.carrying import NotCarried, carry
 
     why = []
@@ -141,7 +141,7 @@ def _source(given: str | None) -> tuple[str, str, str]:
 
 
 def _session(args: argparse.Namespace, client: Client) -> FoundSession | None:
-    """None: the sessions were listed instead."""
+    """Return the chosen session; None: the sessions were listed instead."""
     from fallbackd_client.interactive.carrying import (
         by_id,
         is_here,
@@ -240,7 +240,7 @@ def _document(session: FoundSession, target: Target, carried: Carried) -> dict[s
 
 
 def _line(carried: Carried) -> str:
-    """For a shell."""
+    """Quote a command for a shell."""
     env = [f"{name}={shlex.quote(value)}" for name, value in carried.environ.items()]
     words = " ".join([*env, shlex.join(carried.command)])
     return words if carried.cwd == os.getcwd() else f"cd {shlex.quote(carried.cwd)} && {words}"
@@ -258,7 +258,7 @@ def _is_wanted() -> bool:
 
 
 def _start(carried: Carried) -> None:
-    """In place of this program."""
+    """Start the agent in place of this program."""
     program = carried.command[0]
     try:
         os.chdir(carried.cwd)

@@ -86,7 +86,7 @@ def _is_taste(finding: Finding) -> bool:
 
 
 def _run(machine: Machine, fix: str) -> int:
-    """In a shell of its own, on this terminal: a login may ask for something."""
+    """Run a fix in a shell of its own, on this terminal: a login may ask for something."""
     environ = {**machine.environ, "FALLBACKD_SOCKET": machine.socket}
     if machine.which("fallbackd-client") is None:  # started by its path
         environ["PATH"] = f"{machine.path}:{os.path.dirname(os.path.abspath(sys.argv[0]))}"

@@ -50,7 +50,7 @@ def summary(found: dict[str, Json], *, now: float) -> list[str]:
 
 
 def _again(found: dict[str, Json], now: float) -> str:
-    """When a backend is available again, where waiting helps."""
+    """Say when a backend is available again, where waiting helps."""
     at = found.get("retry_at")
     if at is None or exit_code(found) != exits.TRY_LATER:
         return ""
@@ -95,7 +95,7 @@ def _took(found: dict[str, Json], now: float) -> str:
 
 
 def _evidence(found: dict[str, Json]) -> list[str]:
-    """What the first failure was read from."""
+    """Show the output that the first failure was read from."""
     for attempt in found.get("attempts") or []:
         failure = attempt.get("failure")
         if isinstance(failure, dict) and failure.get("evidence") and not _is_ours(failure):
@@ -105,7 +105,7 @@ def _evidence(found: dict[str, Json]) -> list[str]:
 
 
 def _is_ours(failure: dict[str, Json]) -> bool:
-    """Whether fallbackd itself ended the attempt, so that the words are its own."""
+    """Return whether fallbackd itself ended the attempt, so that the words are its own."""
     own = str(failure.get("signature") or "").startswith("fallbackd/")
     return own or failure.get("reason") == "cancelled"
 
@@ -231,7 +231,7 @@ def _decision(number: int, decision: dict[str, Json], style: Style) -> str:
 
 
 def _instant(at: float) -> str:
-    """To the millisecond: decisions follow each other fast."""
+    """Format to the millisecond: decisions follow each other fast."""
     return f"{clock(at, now())}.{int(at * 1000) % 1000:03d}"
 
 

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
 
 
 def _gateway_calls(client: Client) -> int:
-    """How many are known, which are no delegations."""
+    """Count the calls of the gateway, which are no delegations."""
     return int(client.call("exchange.list", {"limit": 1}).get("known") or 0)
 
 
@@ -88,7 +88,7 @@ def _real(path: str) -> str:
 
 
 def _listed(client: Client, wanted: dict[str, Json], most: int | None) -> list[Json]:
-    """At most so many; None: all."""
+    """List at most so many; None: all."""
     lines: list[Json] = []
     params = wanted
     while most is None or len(lines) < most:
@@ -104,7 +104,7 @@ def _listed(client: Client, wanted: dict[str, Json], most: int | None) -> list[J
 def _ended(
     args: argparse.Namespace, client: Client, wanted: dict[str, Json]
 ) -> tuple[list[Json], bool]:
-    """Those to show, and whether there are more."""
+    """Return those to show, and whether there are more."""
     params = {**wanted, "ended": True}
     if args.since is not None:
         params["since_at"] = time.time() - args.since
@@ -167,7 +167,7 @@ def _age(one: dict[str, Json], at: float) -> str:
 
 
 def _doing(one: dict[str, Json]) -> str:
-    """What keeps it from being worked on, instead of what was asked."""
+    """Say what keeps it from being worked on, instead of what was asked."""
     waits = one.get("blocked_by") and one.get("state") in ("queued", "waiting")
     return f"waits for {one['blocked_by']}" if waits else ""
 

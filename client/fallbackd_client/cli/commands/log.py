@@ -63,7 +63,7 @@ class _Reading:
         self.begin(args.attempt)
 
     def begin(self, attempt: str | None) -> None:
-        """None: the newest one, once there is one."""
+        """Begin with the delegation; None: the newest one, once there is one."""
         self.attempt = attempt
         self._offset = 0
 
@@ -81,7 +81,7 @@ class _Reading:
                 return False
 
     def explain_nothing(self) -> None:
-        """Where nothing was printed, say why."""
+        """Say why nothing was printed."""
         args = self._args
         if self._offset and not (args.raw or args.json or self._has_shown):
             note(f"no text in the output; see all of it: {PROG} log --raw {args.delegation}")

@@ -118,7 +118,7 @@ def _copy(path: str, target: str) -> None:
 
 
 def _add_runs(source: str, target: str) -> int:
-    """Those that are there know more than those of the backup."""
+    """Add missing runs; those that are there know more than those of the backup."""
     if not os.path.isdir(source):
         return 0
     os.makedirs(target, mode=0o700, exist_ok=True)

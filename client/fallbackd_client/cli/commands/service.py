@@ -103,7 +103,7 @@ _NOTHING = {
 def _changes(
     action: str, machine: Machine, service: Service, client: Client
 ) -> list[Change] | None:
-    """None: it cannot be done here, and why was said."""
+    """Return the changes; None: it cannot be done here, and why was said."""
     if action == "install":
         if not service.units:
             note(no_manager(machine))
@@ -131,7 +131,7 @@ def install(
     machine: Machine, service: Service, client: Client, *, logins: Collection[str] = ()
 ) -> list[Change]:
     """
-    As a service, in place of a daemon that was started manually or before an upgrade.
+    Install the service, in place of a daemon that was started manually or before an upgrade.
 
     Args:
         logins: Variables of this shell by which agents log in, for the service.
@@ -153,7 +153,7 @@ def stop_manual(machine: Machine, service: Service, client: Client) -> list[Chan
 
 
 def entries(machine: Machine) -> dict[tuple[str, str], bool]:
-    """Whether the settings of other programs name fallbackd, by command and agent."""
+    """Return whether the settings of other programs name fallbackd, by command and agent."""
     from fallbackd_client.interactive import hooks
     from fallbackd_client.mcp.install import CLIENTS
     from fallbackd_client.settings import jsonc
@@ -189,7 +189,7 @@ def removals(machine: Machine) -> list[str]:
 
 
 def no_manager(machine: Machine) -> str:
-    """Why there can be no service, and what to do instead."""
+    """Say why there can be no service, and what to do instead."""
     _, findings = ask_manager(machine)
     if findings:
         return f"{findings[0].what}; run: {findings[0].fix}"
@@ -216,7 +216,7 @@ def _is_up(machine: Machine) -> str:
 
 
 def how_to(machine: Machine) -> str:
-    """What a person wants to do with a service later."""
+    """List the commands that a person needs for a service later."""
     return "\n".join(
         [
             f"{_is_up(machine)} Later:",

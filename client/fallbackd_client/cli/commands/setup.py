@@ -203,7 +203,7 @@ def _files_view(found: dict[str, Json], style: Style) -> str:
 
 
 def _can_be_a_service(machine: Machine, service: Service) -> bool:
-    """Where it cannot, the person reads why."""
+    """Return whether there can be a service; the person reads why there cannot."""
     if not service.units:
         print(_why_no_service(machine), flush=True)
     return bool(service.units)
@@ -248,7 +248,7 @@ def _logins(machine: Machine, programs: Sequence[Program]) -> list[str]:
 
 
 def _first_delegation(args: argparse.Namespace, client: Client) -> int:
-    """In an empty directory, with permission to read."""
+    """Delegate in an empty directory, with permission to read."""
     print(f'$ fallbackd-client delegate "{PROMPT}"', flush=True)
     with tempfile.TemporaryDirectory(prefix="fallbackd-setup-") as directory:
         params = {

@@ -68,7 +68,7 @@ def status_view(found: dict[str, Json], style: Style) -> str:
 
 
 def _lines_of_absence(one: dict[str, Json]) -> list[str]:
-    """What machines do, and did, without the server."""
+    """Say how machines manage, and managed, without the server."""
     lines = []
     if one.get("arbiter_away"):
         lines.append("  arbiter away: machines that are cut off take turns of a minute to probe")

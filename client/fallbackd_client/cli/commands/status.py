@@ -162,7 +162,7 @@ _MARKS = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "dim")}
 
 
 def readiness_view(found: dict[str, Json], style: Style) -> str:
-    """What is known of each backend without spending anything."""
+    """Show the state of each backend as far as it is known without spending anything."""
     rows = []
     for name, one in found.items():
         for rung in one.get("rungs") or []:
@@ -251,7 +251,7 @@ def _recent_lines(ended: list[tuple[str, Json]], style: Style) -> list[str]:
 
 
 def _watch(args: argparse.Namespace, client: Client, params: dict[str, Json]) -> int:
-    """Until interrupted. In place on a terminal, else one rendering after the other."""
+    """Show until interrupted, in place on a terminal, else one rendering after the other."""
     in_place = is_terminal(sys.stdout) and not args.json
     if in_place:
         sys.stdout.write("\x1b[?25l\x1b[2J")  # no cursor, an empty screen

@@ -168,7 +168,7 @@ def prompt_of(argument: str) -> str:
 
 
 def _is_piped() -> bool:
-    """Whether input was given beside a prompt. A pipe that only stays open holds nothing up."""
+    """Return whether input was given beside a prompt. An idle open pipe holds nothing up."""
     given = _given()
     if given is None:
         return False
@@ -182,7 +182,7 @@ def _is_piped() -> bool:
 
 
 def _given() -> str | None:
-    """What standard input is, `file` or `pipe`; None: a terminal, a device, or nothing."""
+    """Name the kind of standard input, `file` or `pipe`; None: a terminal, a device, or nothing."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError):  # closed, or replaced by a caller

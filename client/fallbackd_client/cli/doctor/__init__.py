@@ -1,1 +1,1 @@
-"""What goes wrong around a daemon, found from outside: each finding with the command to fix it."""
+"""Problems around a daemon, found from outside: each finding with the command to fix it."""

@@ -96,7 +96,9 @@ class Service:
         return found[1] if found else ""
 
     def environ(self, machine: Machine) -> dict[str, str]:
-        """What the daemon has or would be started with: the manager's, the unit's, the file's."""
+        """
+        Return the daemon's environment, now or at its start: the manager's, the unit's, the file's.
+        """
         if self.pid:
             running = machine.environ_of(self.pid)
             if running:
@@ -266,7 +268,7 @@ def look_at_backends(client: Client) -> list[Finding]:
 
 
 def is_not_set_up(name: str, health: Json) -> bool:
-    """Whether it is a profile that is built in, for a server that this person does not have."""
+    """Return whether it is a built-in profile for a server that this person does not have."""
     entry = health.get(name) if isinstance(health, dict) else None
     return name == _BUILT_IN and isinstance(entry, dict) and entry.get("reason") == "not_configured"
 
@@ -285,7 +287,7 @@ def ask_daemon(client: Client) -> dict[str, Json] | ClientError:
 
 
 def look_at_silence(machine: Machine, service: Service, error: ClientError) -> list[Finding]:
-    """Why no daemon answers."""
+    """Find out why no daemon answers."""
     start = START if service.is_installed else START_MANUALLY
     cause = error.cause if isinstance(error, NoDaemon) else "protocol"
     holder = lock_holder(machine, os.path.join(machine.state_dir, "lock"))
@@ -312,7 +314,7 @@ def look_at_silence(machine: Machine, service: Service, error: ClientError) -> l
 def _hanging(
     machine: Machine, service: Service, restart: str, holder: int | None
 ) -> tuple[str, str]:
-    """What is wrong, and what repairs it."""
+    """Describe the problem, and its fix."""
     if service.is_installed and not service.is_active:
         what = f"systemd listens at {machine.socket}, but the daemon does not start;"
         return what + " `journalctl --user -u fallbackd.service -n 30` says why", START

@@ -51,7 +51,7 @@ class Finding:
 
 
 class Ran:
-    """What became of a command; a status of 127 where it could not be run."""
+    """The result of a command; a status of 127 where it could not be run."""
 
     __slots__ = ("err", "out", "status")
 
@@ -112,7 +112,7 @@ class Machine:
 
     def run(self, *command: str, limit_s: float = _COMMAND_S, given: str = "") -> Ran:
         """
-        Until it has ended, or for so long.
+        Run until it has ended, or for so long.
 
         Args:
             given: What it reads.
@@ -136,7 +136,7 @@ class Machine:
         return shutil.which(program, path=self.path if path is None else path)
 
     def read(self, path: str) -> str | None:
-        """None where it cannot be read."""
+        """Read a file; None where it cannot be read."""
         try:
             with open(path, encoding="utf-8", errors="replace", opener=regular) as file:
                 return file.read()
@@ -144,7 +144,7 @@ class Machine:
             return None
 
     def environ_of(self, pid: int) -> dict[str, str]:
-        """What a process of ours was started with; empty where that cannot be seen."""
+        """Return the environment that a process of ours got; empty where that cannot be seen."""
         text = self.read(f"{self.root}/proc/{pid}/environ") or ""
         pairs = (word.partition("=") for word in text.split("\0"))
         return {name: value for name, equals, value in pairs if equals}

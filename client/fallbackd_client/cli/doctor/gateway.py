@@ -82,7 +82,7 @@ class Listener:
 
 
 def listeners(machine: Machine) -> list[Listener]:
-    """On the loopback addresses; none where the kernel does not tell."""
+    """List the listeners on the loopback addresses; none where the kernel does not tell."""
     found: dict[str, Listener] = {}
     for table in _TABLES:
         text = machine.read(f"{machine.root}/proc/net/{table}") or ""
@@ -354,7 +354,7 @@ def look_at_gateway(machine: Machine, client: Client) -> list[Finding] | None:
 
 
 def look_at_callers(machine: Machine) -> list[Finding]:
-    """Where no daemon answers: the programs whose calls to the gateway fail meanwhile."""
+    """Find the programs whose calls to the gateway fail while no daemon answers."""
     found = []
     for tool, _, port in _pointed(machine):
         if is_open(port):  # by a daemon with another socket, or a foreign program
@@ -379,7 +379,7 @@ def _pointed(machine: Machine) -> Iterator[tuple[Tool, str, int]]:
 
 
 def _tools(machine: Machine, port: int | None) -> tuple[list[Finding], list[tuple[Tool, str]]]:
-    """What is pointed at another port, and the programs that ask this one, with their settings."""
+    """Find settings that name another port, and the programs that ask this one."""
     found, pointed = [], []
     for tool, text, named in _pointed(machine):
         if named == port:
@@ -434,7 +434,7 @@ def _calls(machine: Machine, port: int) -> list[Finding]:
 
 
 def _as_set_up(machine: Machine, port: int, tool: Tool, text: str) -> Finding | None:
-    """What a call would meet that is made as `gateway setup` has written it for this program."""
+    """Try what a call would meet that is made as `gateway setup` has set up this program."""
     try:
         token = _token(machine, tool, text)
         if token is None:
@@ -467,7 +467,7 @@ def _changes(machine: Machine, part: Part) -> bool:
 
 def _token(machine: Machine, tool: Tool, text: str) -> str | None:
     """
-    None: a person has written it in a way of their own.
+    Return the token; None: a person has written it in a way of their own.
 
     Raises:
         Unreadable: It cannot be had, or is none.

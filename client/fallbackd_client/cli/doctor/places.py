@@ -185,7 +185,7 @@ def _visible(check: str, directory: str, mode: int) -> list[Finding]:
 
 
 def _is_writable(machine: Machine, seen: os.stat_result) -> bool:
-    """By its mode, for its owner: root may write anywhere, and its daemon is none the worse."""
+    """Judge by its mode, for its owner: root may write anywhere, which harms no daemon."""
     return seen.st_uid != machine.uid or seen.st_mode & 0o300 == 0o300
 
 

@@ -64,7 +64,7 @@ class Program:
 
     def place(self, file: str, home: str, environ: Mapping[str, str]) -> str:
         """
-        Where one of its files is.
+        Return the place of one of its files.
 
         Args:
             file: Below the home directory, where nothing moves it.
@@ -81,7 +81,9 @@ def _words(known: dict[str, Json], name: str) -> tuple[str, ...]:
 
 
 def programs_of(known: Json) -> tuple[Program, ...]:
-    """As `status` or `fallbackd --programs` lists them; none where they do not."""
+    """
+    Return the programs as `status` or `fallbackd --programs` lists them; none where they do not.
+    """
     found = known if isinstance(known, list) else []
     return tuple(Program(one) for one in found if isinstance(one, dict))
 

@@ -45,7 +45,7 @@ class Change:
 
 
 def short(machine: Machine, path: str) -> str:
-    """With `~` for the home directory."""
+    """Write `~` for the home directory."""
     home = machine.home.rstrip("/")
     return "~" + path[len(home) :] if home and path.startswith(home + "/") else path
 
@@ -53,7 +53,7 @@ def short(machine: Machine, path: str) -> str:
 def file_change(
     machine: Machine, path: str, text: str, *, note: str = "", mode: int = 0o644
 ) -> list[Change]:
-    """None where the file is as it should be."""
+    """Return the change; None where the file is as it should be."""
     before = machine.read(path)
     if before == text:
         return []
@@ -63,7 +63,7 @@ def file_change(
 
 
 def write(path: str, text: str, *, mode: int) -> None:
-    """In one step, through links; an existing file keeps its mode."""
+    """Write in one step, through links; an existing file keeps its mode."""
     place = os.path.realpath(path)
     draft = None
     try:
@@ -84,7 +84,7 @@ def write(path: str, text: str, *, mode: int) -> None:
 
 
 def removal(machine: Machine, path: str) -> list[Change]:
-    """None where there is no such file."""
+    """Return the removal; None where there is no such file."""
     if not os.path.lexists(path):
         return []
 
@@ -130,7 +130,7 @@ class Asking:
 
     def require_terminal(self, instead: str = _FLAGS) -> None:
         """
-        Before anything is done: a question that cannot be answered must not come halfway.
+        Refuse early: a question that cannot be answered must not come halfway.
 
         Args:
             instead: What to do without one.

@@ -69,7 +69,7 @@ def made_files(machine: Machine) -> list[str]:
 
 
 def installed(machine: Machine, programs: Sequence[Program]) -> list[tuple[Program, str]]:
-    """Those on the PATH of this shell, each with its place."""
+    """List the programs on the PATH of this shell, each with its place."""
     found = [(one, machine.which(one.name)) for one in programs]
     return [(one, place) for one, place in found if place is not None]
 
@@ -83,7 +83,7 @@ def _login(machine: Machine, program: Program, style: Style) -> str:
 
 
 def first_question(machine: Machine, programs: Sequence[Program]) -> str:
-    """Whether to run a prompt. A login that is kept elsewhere, in a key ring, cannot be seen."""
+    """Return whether to run a prompt. A login that is kept in a key ring cannot be seen."""
     there = [one for one, _ in installed(machine, programs)]
     if any(not one.files or is_logged_in(machine, one, {}) for one in there):
         return "Run a first prompt? It counts towards your plan."
@@ -121,7 +121,7 @@ _PLACES = {
 
 
 def completion_changes(machine: Machine) -> list[Change]:
-    """For the login shell; zsh has no directory of the user's own that it looks into."""
+    """Install for the login shell; zsh has no directory of the user's own that it looks into."""
     shell = os.path.basename(machine.environ.get("SHELL", ""))
     if shell not in _PLACES:
         return []

@@ -123,7 +123,7 @@ def environment_change(machine: Machine, logins: Collection[str] = ()) -> list[C
 
 
 def merged_path(shell: str, service: str) -> str:
-    """What the shell has first; the service loses nothing. The same again changes nothing."""
+    """Put the shell's directories first; the service loses none. The same again changes nothing."""
     own = [one for one in shell.split(":") if os.path.isabs(one) and not set(one) & _UNSAFE]
     former = [one for one in service.split(":") if one]
     if set(own) <= set(former):
@@ -132,7 +132,7 @@ def merged_path(shell: str, service: str) -> str:
 
 
 def _values(service: Service, name: str) -> tuple[str | None, ...]:
-    """Of both units."""
+    """Return the values for both units."""
     return tuple(service.value(unit, name) for unit in (SERVICE, SOCKET))
 
 
@@ -202,12 +202,12 @@ _LOG_LINES = 5
 
 
 def log_path(machine: Machine) -> str:
-    """Where a daemon that was started here writes its log."""
+    """Return the path to which a daemon that was started here writes its log."""
     return os.path.join(machine.state_dir, "daemon.log")
 
 
 def running_daemon(client: Client) -> dict[str, Json]:
-    """What the daemon that answers says of itself; empty: none does."""
+    """Ask the daemon that answers for its own facts; empty: none does."""
     try:
         found: Json = client.call("status", {}, timeout_s=5.0)
     except ClientError:
@@ -217,13 +217,13 @@ def running_daemon(client: Client) -> dict[str, Json]:
 
 
 def daemon_pid(client: Client) -> int | None:
-    """Of the daemon that answers now; None: none does."""
+    """Return the process id of the daemon that answers now; None: none does."""
     pid = running_daemon(client).get("pid")
     return pid if isinstance(pid, int) else None
 
 
 def is_outdated(daemon: dict[str, Json], program: str) -> bool:
-    """Whether what runs is not what is installed now: it was upgraded since."""
+    """Return whether the running daemon is another version than the installed one."""
     if not daemon:
         return False
     if daemon.get("version") != __version__:
