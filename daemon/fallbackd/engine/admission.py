@@ -1,4 +1,4 @@
-"""From the words of a caller to a `DelegateRequested`: paths, ids, the digest, its authority."""
+"""Make a `DelegateRequested` of a caller's words: paths, ids, the digest, its authority."""
 
 import hashlib
 import os
@@ -40,10 +40,10 @@ CHARS_PER_TOKEN = 4.0
 """A rough measure of English text and code; only compared with context sizes."""
 MAX_SESSION_CHARS = 200
 MAX_METADATA_BYTES = 64 * 1024
-"""As JSON. It is kept in the database and comes back with each look at the delegation."""
+"""Size as JSON: it is kept in the database and returned with each look at the delegation."""
 MAX_ROLE_CHARS = 128
 MAX_VARIABLE_BYTES = 128 * 1024
-"""Of `NAME=value` with the zero at its end: the kernel starts no program with a longer one."""
+"""Size of `NAME=value` and its final zero: the kernel starts no program with a longer one."""
 
 
 class Directory(NamedTuple):
@@ -52,7 +52,7 @@ class Directory(NamedTuple):
     path: str = ""
     """Real; empty: a private one."""
     ids: tuple[str, ...] = ()
-    """As `lib.directories.identities` has them."""
+    """Identities, as `lib.directories.identities` gives them."""
 
 
 def admit(
@@ -400,7 +400,7 @@ def _require(asked: Request, authority: Authority, settings: Settings, world: Wo
 
 
 def _withheld(settings: Settings, world: World) -> tuple[str, ...]:
-    """Where the daemon and the agents keep what is theirs: state, settings, logins."""
+    """Places where the daemon and the agents keep their state, settings and logins."""
     found = list(world.private)
     used = [(one.kind, settings.options_of(id)) for id, one in settings.policy.backends.items()]
     for name, options in (*((kind, Options()) for kind in world.kinds), *used):
@@ -417,7 +417,7 @@ _NOT_KEPT = ("prompt", "env", "request_id", "parent", "inside", "client", "orpha
 
 
 def kept(work: NewWork) -> bytes:
-    """Without the values of variables, which are not written to disk."""
+    """Encode the parameters without the values of variables, which are not written to disk."""
     fields = {**structs.asdict(work), "mode": mode_of(work)}
     return msgspec.json.encode({name: fields[name] for name in fields if name not in _NOT_KEPT})
 
@@ -441,7 +441,7 @@ def request_of(runs: Runs, one: Delegation) -> NewWork:
 
 def reply_to(runs: Runs, one: Delegation, prompt: str) -> NewWork:
     """
-    Where the session is by now is where it continues: no backend is asked for by name.
+    Ask the session to continue where it is by now: no backend is asked for by name.
 
     Raises:
         Unknown: Its parameters are not on record any more.
@@ -460,7 +460,7 @@ def reply_to(runs: Runs, one: Delegation, prompt: str) -> NewWork:
 
 
 def _asked(runs: Runs, one: Delegation, prompt: str) -> NewWork:
-    """What was asked, with this prompt."""
+    """Recorded parameters, with this prompt."""
     name = one.delegation
     if one.env_names:
         raise Invalid(

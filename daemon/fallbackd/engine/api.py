@@ -107,7 +107,7 @@ class Engine:
         self.last_tick_at: float | None = None
         self.on_export: Callable[[], None] = lambda: None
         self.peers: SharingPeers | None = None
-        """Who shares health with other machines."""
+        """The sharing of health with other machines."""
         self.clock_facts: Callable[[], tuple[tuple[str, str], ...]] = lambda: ()
         """Kept with the records when they move with a clock that was set: they move once."""
         self._held: dict[DelegationId, Held] = {}
@@ -122,17 +122,17 @@ class Engine:
         self.planted = Planted(self.runs, world.kinds, home=world.home)
         self._draining = False
         self._obstacles: dict[str, str] = {}
-        """Why no new work is taken now, by kind."""
+        """Reasons why no new work is taken now, by kind."""
         self.waking = Waking(self)
         self._wakes = Wakes(clock, self.waking.wake)
         self.tasks: TaskGroup | None = None
-        """None: it does not serve. What is decided then is left to the next process."""
+        """Tasks of the service; None: it does not serve: the next process acts on decisions."""
         self.stopping: list[DelegationId] | None = None
         """Unfinished work that is being stopped with the daemon. All other begins with the next."""
         self._freed = anyio.Event()
         self.strays_ended = anyio.Event()
         self.shifted_s = 0.0
-        """By how much the clock was set since the start, in sum."""
+        """Sum of the steps by which the clock was set since the start."""
 
     # --- life ------------------------------------------------------------------------------
 
@@ -285,7 +285,7 @@ class Engine:
             hit("run.record")
 
     async def look_at_clock(self) -> None:
-        """After the machine was suspended, or the clock was set: do now what is due now."""
+        """Do what is due now, also after the machine was suspended or the clock was set."""
         with anyio.CancelScope(shield=True):
             await self.follow_clock()
         self._wakes.look()
@@ -318,9 +318,7 @@ class Engine:
         match effect:
             case StartAttempt():
                 hit("effect.start_attempt")
-                is_over = self.stopping is not None and effect.delegation not in self.stopping
-                if self.tasks is not None and not is_over:
-                    self._running.start(effect, self.tasks)
+                self._start_attempt(effect)
             case StopAttempt():
                 hit("effect.stop_attempt")
                 self._running.stop(effect)
@@ -347,16 +345,21 @@ class Engine:
             case _:
                 assert_never(effect)
 
+    def _start_attempt(self, order: StartAttempt) -> None:
+        is_over = self.stopping is not None and order.delegation not in self.stopping
+        if self.tasks is not None and not is_over:
+            self._running.start(order, self.tasks)
+
     def _hold_again(self, name: DelegationId) -> None:
         if (asked := self._held.get(name)) is not None:
             asked.finished = anyio.Event()
 
     def held(self, delegation: DelegationId) -> Held | None:
-        """What is kept in memory of unfinished work."""
+        """Return what is kept in memory of unfinished work."""
         return self._held.get(delegation)
 
     def is_held(self, delegation: DelegationId) -> bool:
-        """It is unfinished."""
+        """Test whether a delegation is unfinished."""
         return delegation in self._held
 
     def live(self, attempt: AttemptId) -> LiveAttempt | None:
@@ -375,7 +378,7 @@ class Engine:
             await self.handle(event)
 
     def why_not_there(self, delegation: Delegation) -> str | None:
-        """Why nothing may be started in its directory; None: it may."""
+        """Reason why nothing may be started in its directory; None: it may."""
         return why_not_there(delegation, self.store.peek(), self.settings.policy)
 
     def recall(self, delegation: DelegationId, pid: int | None) -> None:
@@ -387,21 +390,19 @@ class Engine:
         held.missing = tuple(name for name in held.missing if name not in held.env)
 
     def _let_go(self, delegation: DelegationId) -> None:
-        """Give the open question to every caller that waits for the end."""
+        """Wake every caller that waits, for the end or for an open question."""
         held = self._held.get(delegation)
         if held is not None:
             held.finish()
         self._tell_freed()
 
     def _answer(self, delegation: DelegationId) -> None:
-        held = self._held.pop(delegation, None)
+        self._let_go(delegation)
+        self._held.pop(delegation, None)
         self._wakes.forget(delegation)
         self.attendance.forget(delegation)
         self.workspaces.release(delegation)
         self.runs.drop_reserve(delegation)
-        if held is not None:
-            held.finish()
-        self._tell_freed()
 
     async def keep(self, delegation: DelegationId) -> None:
         """Let it outlive its callers, from now on."""
@@ -435,7 +436,7 @@ class Engine:
     # --- work ------------------------------------------------------------------------------
 
     def authority_of(self, attempts: tuple[str, ...] | None) -> Authority:
-        """What a process may ask that works for these attempts; None: for none."""
+        """Authority of a process that works for these attempts; None: for none."""
         return admission.authority_of(attempts, self.store, self.runs, self._held)
 
     async def delegate(
@@ -540,7 +541,7 @@ class Engine:
 
     async def request_of(self, delegation: str) -> NewWork:
         """
-        What was asked, to be asked once more.
+        Recorded request of a delegation, to be repeated.
 
         Raises:
             Unknown: No such delegation, or its prompt is not on record any more.
@@ -569,7 +570,7 @@ class Engine:
 
     async def _same_request(self, work: NewWork) -> Delegation | None:
         """
-        What a repeated request began. Looked up by what was asked alone: the directory may be gone
+        Find what a repeated request began, by what was asked alone: the directory may be gone
         by now, and a daemon that drains still knows it.
         """
         known = None if work.request_id is None else await self._begun_by(work.request_id)
@@ -700,7 +701,7 @@ class Engine:
             )
 
     async def why_not_kept(self, found: Delegation) -> str | None:
-        """Why a start of the daemon may know nothing of how this has ended; None: it does."""
+        """Reason why a restarted daemon may not know how this has ended; None: it does."""
         name = found.delegation
         if not found.is_ended or (self.store.is_kept(name) and not self.runs.is_held(name)):
             return None
@@ -724,7 +725,7 @@ class Engine:
         return self.as_seen(found)
 
     def as_seen(self, found: Delegation) -> Delegation:
-        """With what its running attempt shows, of which the record knows nothing yet."""
+        """Add what its running attempt shows and the record does not say yet."""
         running = found.running
         live = None if running is None else self._running.get(running.attempt)
         return found if live is None else live.as_seen(found)
@@ -737,7 +738,7 @@ class Engine:
     async def prompt_starts(
         self, delegations: Sequence[Delegation], *, max_bytes: int
     ) -> Mapping[DelegationId, str]:
-        """How the prompts of these begin, without secrets; those that can still be read."""
+        """Beginnings of the prompts that can still be read, without secrets."""
         names = [one.delegation for one in delegations]
         found = await anyio.to_thread.run_sync(
             lambda: {one: self.runs.read_prompt_start(one, max_bytes=max_bytes) for one in names},

@@ -102,7 +102,7 @@ async def _changed(
 
 
 async def _changed_since(world: World, cwd: str, started_at: float) -> tuple[str, ...]:
-    """What was written since then, where the state before is unknown."""
+    """Files written since then, where the state before is unknown."""
     after = await anyio.to_thread.run_sync(world.fingerprint, cwd)
     since_ns = int(started_at * 1e9)
     found = (path for path, (mtime_ns, _) in (after or {}).items() if mtime_ns >= since_ns)
@@ -131,7 +131,7 @@ class Underway(Struct, frozen=True, kw_only=True):
 
 
 class _Place(Struct, frozen=True, kw_only=True):
-    """Where it works, and its prompt."""
+    """Working directory and prompt of an attempt."""
 
     directory: str
     cwd: str
@@ -208,7 +208,7 @@ async def _planted(
     options: Options,
     place: _Place,
 ) -> Mapping[str, AttemptId]:
-    """What its program is started without. Raises `CannotBegin` where it cannot be."""
+    """Planted configuration that its program is started without. Raises `CannotBegin`."""
     delegation, policy = prepared.delegation, host.settings.policy
     reads = delegation.permissions == "read"
     found = await host.planted.begin(
@@ -417,7 +417,7 @@ log = structlog.get_logger("attempts")
 
 ROOM_LOOK_S = 0.2
 ROOM_BOUND_S = 30.0
-"""How long one that is to be stopped waits for the descriptors that it takes to stop it."""
+"""Longest wait of an attempt that is to be stopped for the descriptors that this takes."""
 
 
 class RunningHost(LiveHost, Protocol):
@@ -626,14 +626,14 @@ async def _run(host: LiveHost, live: LiveAttempt, prepared: Prepared) -> Attempt
 
 
 def _shows_tools(host: LiveHost, name: BackendId, kind: BackendKind) -> bool:
-    """Whether an attempt that has shown no tool has used none."""
+    """Test whether an attempt that has shown no tool has used none."""
     backend = find_backend(host.settings.policy, name)
     return kind.structured and not (backend is not None and backend.plain_output)
 
 
 async def _found(host: LiveHost, live: LiveAttempt) -> Running | None:
     """
-    What an earlier daemon has begun; None: it was never started.
+    Find what an earlier daemon has begun; None: it was never started.
 
     Raises:
         CannotBegin: It was started, and is gone.

@@ -95,7 +95,7 @@ async def report(
 
 
 def may_retry(engine: "Engine") -> bool:
-    """Whether the host's budget has room for one more call of the same candidate."""
+    """Test whether the host's budget has room for one more call of the same candidate."""
     now = engine.clock.now()
     return retry_budget.may_retry(Case(engine.store.peek(), engine.settings.policy, now=now))
 

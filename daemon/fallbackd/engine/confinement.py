@@ -1,4 +1,4 @@
-"""To what places the program of an attempt is confined."""
+"""Places to which the program of an attempt is confined."""
 
 import hashlib
 import os
@@ -35,7 +35,7 @@ def footprint_of(
     settings: Settings, world: World, id: BackendId, permissions: Permissions, *, inside: bool
 ) -> Footprint | None:
     """
-    What is its own where the kernel is to confine it; None: it may do what its user may.
+    Places of its own where the kernel is to confine it; None: it may do what its user may.
 
     Args:
         inside: The work is part of other work, whose limits no configuration of a backend lifts.
@@ -48,7 +48,7 @@ def footprint_of(
 def _held(
     settings: Settings, world: World, id: BackendId, permissions: Permissions, *, inside: bool
 ) -> Footprint | None:
-    """What is its own where it is to be confined, by the kernel or by itself."""
+    """Places of its own where it is to be confined, by the kernel or by itself."""
     backend = find_backend(settings.policy, id)
     if backend is None or backend.kind not in world.kinds or permissions == "full":
         return None
@@ -79,7 +79,7 @@ def with_own_roots(
 
 
 def explained(failure: Failure) -> Failure:
-    """What a confined program died of, with a word about what may have refused it something."""
+    """Failure of a confined program, with a word about what may have refused it something."""
     if not any(word in failure.evidence.lower() for word in _REFUSED):
         return failure
     named = _PLACE.search(failure.evidence)
@@ -92,7 +92,7 @@ def explained(failure: Failure) -> Failure:
 def confinement_of(
     settings: Settings, world: World, id: BackendId, work: Work, *, inside: bool
 ) -> Confinement | None:
-    """None: its program may do what its user may."""
+    """Rules for a program; None: it may do what its user may."""
     footprint = footprint_of(settings, world, id, work.permissions, inside=inside)
     if footprint is None:
         return None
@@ -113,7 +113,7 @@ def confinement_of(
 
 
 def _keys_of_others(settings: Settings, world: World, id: BackendId) -> Iterator[str]:
-    """Where other backends have their secrets: logins of programs, files of credentials."""
+    """Places of other backends' secrets: logins of programs, files of credentials."""
     for other, backend in settings.policy.backends.items():
         if other == id:
             continue
@@ -182,6 +182,6 @@ def confined(
 
 
 def _digest(cwd: str, cwd_id: str, confinement: Confinement) -> str:
-    """The same in every run of the daemon, since servers outlive it."""
+    """Digest that is the same in every run of the daemon, since servers outlive it."""
     said = repr((cwd, cwd_id, confinement.writable, confinement.readable, confinement.hidden))
     return hashlib.sha256(said.encode(errors="surrogateescape")).hexdigest()[:8]

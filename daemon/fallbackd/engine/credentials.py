@@ -92,7 +92,7 @@ def given_variables(settings: Settings, world: World, id: BackendId) -> tuple[st
 
 
 def _named(kind: BackendKind, world: World, environ: Mapping[str, str]) -> set[str]:
-    """What the user's own settings of the program name."""
+    """Variables that the user's own settings of the program name."""
     found: set[str] = set()
     for place, pattern in kind.named.items():
         path = expand(place, environ, home=world.home)
@@ -229,7 +229,7 @@ class CredentialLooks:
         self._host = host
         self._digests: dict[tuple[BackendId, str], bytes] = {}
         self._kept: dict[tuple[BackendId, str], bytes] | None = None
-        """As the store has them; None: not read yet."""
+        """Digests as the store has them; None: not read yet."""
         self._asked_at: dict[tuple[BackendId, str], float] = {}
 
     async def recall(self) -> None:
@@ -262,7 +262,7 @@ class CredentialLooks:
         return found
 
     def _outages(self, scope: ScopeId) -> Mapping[ScopeId, Outage]:
-        """Of the credential, with any model, that are in force."""
+        """Outages of the credential that are in force, with any model."""
         now = self._host.clock.now()
         return {
             record.scope: record.outage
@@ -299,7 +299,7 @@ class CredentialLooks:
         return CredentialSeen(backend=name, credential=ref.label, changed=changed)
 
     def _may_ask(self, key: tuple[BackendId, str], now: float) -> bool:
-        """Whether its program has not been run for a while; then this is the next time."""
+        """Test whether its program may be run again, and note this as the last time."""
         if 0 <= now - self._asked_at.get(key, -ASK_AGAIN_S) < ASK_AGAIN_S:
             return False
         self._asked_at[key] = now
@@ -323,12 +323,12 @@ class CredentialLooks:
 
 
 def _own_outage(outages: Mapping[ScopeId, Outage]) -> Outage | None:
-    """Of the credential with whatever model."""
+    """Outage of the credential itself, whatever the model."""
     return next((one for scope, one in outages.items() if "+model:" not in scope), None)
 
 
 def _says_it(own: Outage | None, reason: Reason, *, now: float) -> bool:
-    """Whether what is on record of a credential needs no further look at what is wrong."""
+    """Test whether the record of a credential needs no further look at what is wrong."""
     if own is None:
         return False
     return own.until_at is None or (own.reason is reason and own.until_at - now > 60)

@@ -1,4 +1,4 @@
-"""What the engine needs of the outside, handed in by the app: values and small callables."""
+"""Dependencies of the engine, handed in by the app: values and small callables."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -77,12 +77,12 @@ class LogReader(Protocol):
 
 class ChunkReader(Protocol):
     def __call__(self, directory: str, *, offset: int) -> Iterator[tuple[Chunk, int]]:
-        """What is recorded from `offset` on, each piece with the offset behind it."""
+        """Read what is recorded from `offset` on, each piece with the offset after it."""
         ...
 
 
 def no_chunks(directory: str, *, offset: int) -> Iterator[tuple[Chunk, int]]:
-    """Where nothing is recorded."""
+    """Default for a daemon that records nothing."""
     return iter(())
 
 
@@ -103,12 +103,12 @@ class EndLeftover(Protocol):
 
 
 async def nobody_is_left(directory: str, *, attempt: str) -> bool:
-    """Where no attempt outlives the daemon."""
+    """Default for a daemon that no attempt outlives."""
     return True
 
 
 async def nothing_is_left(*, attempt: str, directory: str) -> Running | Unsent | None:
-    """Where no attempt outlives the daemon."""
+    """Default for a daemon that no attempt outlives."""
     return None
 
 
@@ -152,15 +152,15 @@ class World(Struct, frozen=True, kw_only=True):
     find_program: Callable[[str], str | None]
     """The path of an executable on PATH; None: there is none."""
     is_program_of: Callable[[str, str], bool] = lambda _package, _path: False
-    """Whether a program is the vendor's own, and not a script in its place."""
+    """Test whether a program is the vendor's own, and not a script in its place."""
     inheritable: Mapping[str, str] = {}
-    """What of `environ` every program is given."""
+    """Variables of `environ` that every program is given."""
     of_person: Mapping[str, str] = {}
-    """The same for programs that the configuration names to act for the daemon: all but secrets."""
+    """Variables for programs that the configuration names for the daemon: all but secrets."""
     read_text: Callable[[str], str | None]
     """A settings file (`~/…`) of the user, at most 256 KiB; None: not there."""
     changed_at: Callable[[str], float | None]
-    """When a file (`~/…`) was last changed."""
+    """Time at which a file (`~/…`) was last changed."""
     environ: Mapping[str, str]
     fingerprint: Fingerprinter
     read_log: LogReader
@@ -172,13 +172,13 @@ class World(Struct, frozen=True, kw_only=True):
     mint: Callable[[], str]
     """A new id part: unique, sortable by time, letters and digits."""
     has_route: Callable[[], bool] = lambda: True
-    """Whether this machine has a way out: a default route."""
+    """Test whether this machine has a default route."""
     attach: Attach = nothing_is_left
     end_leftover: EndLeftover = nobody_is_left
     boot_id: str = ""
-    """Of this boot of the machine."""
+    """Identity of this boot of the machine."""
     variables_of: Callable[[int, tuple[str, ...]], Mapping[str, str]] = lambda _pid, _names: {}
-    """Those of the named variables that a process of ours was started with."""
+    """Named variables with which a process of ours was started."""
     open_window: Callable[[DelegationId, int], None] = lambda _delegation, _most: None
     """Let people follow a log: the delegation, and how many windows there may be."""
     open_places: Callable[
@@ -187,7 +187,7 @@ class World(Struct, frozen=True, kw_only=True):
     """Makes places that are to be made; the directories that may be written to, and where git keeps
     the repository."""
     look_at_git: Callable[[AttemptId, str], bytes] = lambda _attempt, _cwd: b""
-    """What git runs and obeys in the repositories of a directory; empty: it has none."""
+    """Files that git runs and obeys in the repositories of a directory; empty: it has none."""
     recall_git: Callable[[AttemptId, bytes], None] = lambda _attempt, _known: None
     """Hands over what an earlier daemon has found."""
     put_git_back: Callable[[AttemptId, bytes], tuple[str, ...]] = lambda _attempt, _known: ()
@@ -195,30 +195,29 @@ class World(Struct, frozen=True, kw_only=True):
     private: tuple[str, ...] = ()
     """Files and directories of the daemon that no confined program may read."""
     shortage: Callable[[int], str | None] = lambda beginning: None
-    """What this process has too little of to begin more work; None: nothing."""
+    """Resource of which this process has too little to begin more work; None: nothing."""
     has_room: Callable[[int], bool] = lambda beginning: True
-    """Whether there are file descriptors to follow one more attempt."""
+    """Test whether there are file descriptors to follow one more attempt."""
     gateway_token: Callable[[str], str | None] = lambda _attempt: None
-    """What an attempt sends to the gateway, or, for an empty name, a server of several; None: there
-    is no gateway."""
+    """Token for the gateway of an attempt, or of a shared server (empty name); None: no gateway."""
     secret_values: SecretValues = field(default_factory=SecretValues)
-    """What must not be shown: the secrets of the configuration and of the daemon's environment."""
+    """Values that are not shown: secrets of the configuration and the daemon's environment."""
     taught: Taught = field(default_factory=Taught)
-    """What this machine's own samples have taught about failures."""
+    """Weights learned from this machine's own samples of failures."""
     secrets: Secrets = field(default_factory=NoLook)
     probe: Probe = field(default_factory=NoProbe)
 
     def conceal(self, text: str) -> str:
-        """Without secrets that are known by value."""
+        """Mask secrets that are known by value."""
         return self.secret_values.conceal(text)
 
     def redact(self, text: str) -> str:
-        """Without secrets, known by value or by shape: for text that is kept or given out."""
+        """Mask secrets known by value or by shape, in text that is kept or given out."""
         return redact(self.conceal(text))
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What configuration decides; replaced as a whole at a reload."""
+    """Values decided by the configuration; replaced as a whole at a reload."""
 
     policy: Policy
     options: Mapping[BackendId, Options]
@@ -228,7 +227,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The user's signatures for a kind; they come before the built-in ones."""
 
     def with_seen(self, seen: Policy) -> "Settings":
-        """The same, with what was seen of opencode servers and projects: it is not in the file."""
+        """Keep what was seen of opencode servers and projects, which is not in the file."""
         policy = structs.replace(
             self.policy,
             served=seen.served,

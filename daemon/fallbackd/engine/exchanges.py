@@ -1,8 +1,7 @@
 """
-What is kept in memory alone, a bounded number of each: the last calls of the gateway, with which
-backends were asked and why the next one was, and the last figures of plans.
+The last calls of the gateway: which backends were asked, and why the next one was.
 
-Nothing of what was asked or answered is kept.
+In memory, a bounded number of them, and nothing of what was asked or answered.
 """
 
 from collections import OrderedDict
@@ -17,12 +16,12 @@ from fallbackd.core.protocol import Usage
 from fallbackd.core.records import Verdict
 
 PREFIX = "ex-"
-"""Of the ids, which are not those of delegations."""
+"""Prefix of the ids, which are not those of delegations."""
 KEPT = 500
 MAX_ASKED_CHARS = 200
-"""Of the name of a model, which a caller chooses."""
+"""Limit for the name of a model, which a caller chooses."""
 MAX_TEXT_CHARS = 4000
-"""Of a sentence, which may repeat that name."""
+"""Limit for a sentence, which may repeat that name."""
 
 
 def shown_usd(cost: float) -> str:

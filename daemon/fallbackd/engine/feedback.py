@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 MAX_SEARCHED = 1000
-"""Of the delegations, the newest: where questions that are closed are looked for."""
+"""Number of the newest delegations in which closed questions are looked for."""
 
 
 async def answer(
@@ -127,7 +127,7 @@ async def import_mark(
 
 
 async def clear(engine: "Engine", target: str | None) -> list[str]:
-    """None: everything. Returns the names of the scopes that were cleared."""
+    """Clear a backend, a scope or, for None, everything. Returns the scopes cleared."""
     decision = await engine.handle(HealthCleared(target=target))
     if decision.answer is None:
         raise Unknown(_no_target(engine, target))
@@ -168,7 +168,7 @@ class KnownAttempt(Struct, frozen=True, kw_only=True):
     """A signature and where it comes from."""
 
     kind: str | None
-    """None: of every kind."""
+    """Kind of backend; None: every one."""
     source: str
     rule: Rule
 
@@ -182,7 +182,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 def known(
     settings: Settings, built_in: Mapping[str, tuple[Rule, ...]], kind: str | None
 ) -> tuple[KnownAttempt, ...]:
-    """In the order in which they are tried; for one kind, or for all."""
+    """List signatures in the order in which they are tried; for one kind, or for all."""
     kinds = sorted(built_in) if kind is None else [kind]
     found: dict[tuple[str | None, str], KnownAttempt] = {}
     for one in kinds:
@@ -204,7 +204,7 @@ def judged(
     now_at: float | None = None,
     timezone: str | None = None,
 ) -> Failure | None:
-    """What the daemon would make of this evidence. Changes nothing."""
+    """Judge this evidence as the daemon would, without changing anything."""
     kind = kind or _kind_of(engine, backend)
     return judge(
         evidence,
@@ -399,14 +399,14 @@ class TriedSample(Struct, frozen=True, kw_only=True):
     before: Reason | None
     after: Reason | None
     unseen: Reason | None
-    """By weights that were learned from the other samples: what the next one like it meets."""
+    """Verdict by weights learned from the other samples: what the next one like it meets."""
     signature: str
-    """What decides it now; a rule or a structured error is not changed by weights."""
+    """Signature that decides it now; a rule or a structured error is not changed by weights."""
 
 
 class Training(Struct, frozen=True, kw_only=True):
     path: Path | None
-    """None: nothing was learned, and no private weights are left."""
+    """File of the weights; None: nothing was learned, and no private weights are left."""
     tried: tuple[TriedSample, ...]
     passed_over: int
     """Samples without a right reason, or with one that the model does not know."""
@@ -453,7 +453,7 @@ def _train(engine: "Engine", place: Path) -> Training:
 
 
 class _Sample(Struct, frozen=True, kw_only=True):
-    """Of what `feedback.sample_of` writes."""
+    """Fields of what `sample_of` writes."""
 
     attempt: str
     backend: str | None = None
@@ -478,7 +478,7 @@ def _samples(directory: Path) -> list[_Sample]:
 def _tried(
     engine: "Engine", known: list[_Sample], lessons: list["Lesson"], model: "Model | None"
 ) -> list[TriedSample]:
-    """What is found in each sample: before, after, and by a model that has not learned it."""
+    """Verdicts about each sample: before, after, and by a model that has not learned it."""
     from fallbackd.classify.weighing import learn  # see `judging.get_ready`
 
     tried: list[TriedSample] = []

@@ -117,7 +117,7 @@ def _have_moved(known: Meter | None, seen: Figures) -> bool:
 
 
 async def heard(engine: "Engine", backend: BackendId, seen: SessionSeen) -> None:
-    """What an agent has written into the file of a session."""
+    """Take what an agent has written into the file of a session."""
     await figures(engine, backend, seen.windows)
     if seen.failure is not None:
         await failed(engine, backend, seen.failure, turn=seen.turn, model=seen.model)

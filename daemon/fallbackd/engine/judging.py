@@ -1,4 +1,4 @@
-"""How an attempt that ended without an answer is judged."""
+"""Judge an attempt that ended without an answer."""
 
 import re
 from bisect import bisect_left
@@ -89,7 +89,7 @@ async def off_the_loop(evidence: Evidence, judging: Callable[[], _T], *, beside:
 
 
 def _is_large(body: Any) -> bool:  # any JSON
-    """By its texts and the number of its values; an ordinary error is judged at once."""
+    """Measure evidence by its texts and values; an ordinary error is judged at once."""
     left, size = [body], 0
     while left and size <= LARGE_CHARS:
         match left.pop():
@@ -172,9 +172,9 @@ def _concealed_value(value: Any, conceal: Callable[[str], str], depth: int) -> A
 
 
 QUOTED_CHARS = 12
-"""So much of a prompt is a quotation; what is shorter may be a word of the provider's own."""
+"""Shortest part of a prompt that is a quotation; a shorter one may be the provider's own word."""
 LONG_CHARS = 80
-"""So much is a quotation wherever it stands: no sentence that providers use is as long."""
+"""Length that is a quotation anywhere: no sentence that providers use is as long."""
 MAX_ASKED_CHARS = 4 * 1024 * 1024
 _APART = re.compile(r"""[:='"`“”‘’«»()\[\]{}<>\\…\n]|\.\.+|[.!?]\s""")
 """Ends what an error quotes."""
@@ -259,7 +259,7 @@ def _grown(plain: str, at: int, flat: str) -> tuple[int, int]:
 
 
 def texts_in(body: bytes | None) -> str:
-    """What a request of an API says in words, without the names in it."""
+    """Words of a request to an API, without the names in it."""
     try:
         value = foreign_json.decode(body or b"null")
     except (msgspec.DecodeError, RecursionError, UnicodeError):

@@ -1,4 +1,4 @@
-"""What runs now, and how subscribers hear of it: phases, text, and every commit."""
+"""Attempts that run now, and their subscribers: phases, text, and every commit."""
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ Fingerprint = Mapping[str, tuple[int, int]]
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """What a running attempt shows. No `seq`, not journaled."""
+    """Progress of a running attempt. No `seq`, not journaled."""
 
     kind: Literal["attempt.output", "attempt.phase", "attempt.text"] = "attempt.output"
     attempt: AttemptId
@@ -47,21 +47,21 @@ class Progress(Struct, frozen=True, kw_only=True):
     backend: BackendId
     at: float
     offset: int = 0
-    """Of output: how far the log has grown. Of text: the characters of all pieces before."""
+    """Output: how far the log has grown. Text: the characters of all pieces before."""
     phase: str = ""
     text: str = ""
     run: str = ""
-    """Of text: which run of the attempt writes it, where it was begun more than once."""
+    """Run of the attempt that writes the text, where it was begun more than once."""
 
 
 class AttemptText:
-    """What one attempt has written so far. Offsets count characters (code points)."""
+    """Text that one attempt has written so far. Offsets count characters (code points)."""
 
     def __init__(self, about: Progress) -> None:
         self._about = about
         self.is_open = True
         self.chars = 0
-        """Of all pieces, kept or not."""
+        """Characters of all pieces, kept or not."""
         self._pieces: list[str] = []
         self._starts: list[int] = []
         self._kept_chars = 0
@@ -91,7 +91,7 @@ class AttemptText:
         return self._kept_chars
 
     def since(self, offset: int, most: int | None = None) -> str:
-        """What is kept from `offset` on: all of it, or so many characters at most."""
+        """Return what is kept from `offset` on: all of it, or so many characters at most."""
         if offset >= self._kept_chars:
             return ""
         first = bisect_right(self._starts, offset) - 1
@@ -101,7 +101,7 @@ class AttemptText:
 
 
 class Texts:
-    """What the agents of running delegations, and of the last ones that ended, have written."""
+    """Texts by the agents of running delegations, and of the last ones that ended."""
 
     def __init__(self) -> None:
         self._by_delegation: dict[str, list[AttemptText]] = {}
@@ -134,7 +134,7 @@ class Texts:
 
 
 class LiveHost(Protocol):
-    """What an attempt asks of the engine."""
+    """Interface of the engine for an attempt."""
 
     clock: Clock
     settings: Settings
@@ -153,7 +153,7 @@ class LiveHost(Protocol):
     async def keep_figures(self, backend: BackendId, seen: Figures) -> None: ...
 
     def is_following(self) -> bool:
-        """Whether any attempt is followed now."""
+        """Test whether any attempt is followed now."""
         ...
 
     async def follow_workspaces(self) -> None: ...
@@ -173,7 +173,7 @@ class LiveAttempt:
         self.watch = Watch(started_at=started_at)
         self.running: Running | None = None
         self.repairs: AttemptRepairs | None = None
-        """Of its request; None: it is a program, or was begun by an earlier daemon."""
+        """Repairs of its request; None: it is a program, or was begun by an earlier daemon."""
         self.may_run = False
         """Something may have been started for it that `running` does not stand for."""
         self.was_offline = False
@@ -236,17 +236,17 @@ class Looked:
 
     def recent(self, *, now: float) -> Fingerprint | None:
         """
-        None: it is too long ago to stand for a look of now. What one attempt left a moment ago is
+        Return the last look; None: it is too long ago. What one attempt left a moment ago is
         what the next one finds.
         """
         return self._found if 0 <= now - self._at <= RECENT_LOOK_S else None
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
-    """What the engine knows of a delegation that core does not."""
+    """Knowledge of the engine about a delegation that core does not have."""
 
     prompt: str | None
-    """None: it cannot be read back any more."""
+    """Text of the prompt; None: it cannot be read back any more."""
     env: Mapping[str, str]
     missing: tuple[str, ...] = ()
     """Variables of the caller that this backend takes and that were lost with a daemon."""
@@ -255,7 +255,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
 
 class Held:
-    """What the engine holds for a delegation that is not ended."""
+    """State in memory of a delegation that has not ended."""
 
     def __init__(
         self, prompt: str | None, env: Mapping[str, str], *, missing: tuple[str, ...] = ()
@@ -283,7 +283,7 @@ class Held:
 log = structlog.get_logger("engine")
 
 _NOT_SET_UP = frozenset({"not_installed", "not_configured"})
-"""What a machine lacks is shown by `status`; in the log it is no incident."""
+"""Reasons that are not incidents: what a machine lacks is shown by `status`."""
 _UNLOGGED = frozenset(
     {"event", "evidence", "text", "note", "seq", "delegation", "session", "backend"}
 )

@@ -18,7 +18,7 @@ from fallbackd.engine.runs import Runs
 from fallbackd_conversations.redact import mask_keys, strip_controls
 
 MAX_CHARACTER_BYTES = 4
-"""In UTF-8."""
+"""Longest character in UTF-8."""
 KEY_BYTES = 4096
 """No key that is known by its shape is longer."""
 BEFORE_BYTES = 1024 * 1024
@@ -27,7 +27,7 @@ MAX_EVIDENCE_CHARS = 500
 
 
 def no_log(delegation: Delegation, *, offset: int) -> LogPart:
-    """Of a delegation that has made no attempt: nothing, for now or for ever."""
+    """Empty log of a delegation that has made no attempt, for now or for ever."""
     return LogPart(
         attempt=None,
         log_path=None,
@@ -71,7 +71,7 @@ async def read_part(
     max_bytes: int,
 ) -> LogPart:
     """
-    What an attempt printed, or what its parser shows of about as many bytes.
+    Read what an attempt printed, or what its parser shows of about as many bytes.
 
     While the attempt runs, what may be the beginning of a secret is held back until its end is
     there.
@@ -142,7 +142,7 @@ def _said(
     world: World, directory: str, parser: Parser, offset: int, max_bytes: int, *, has_ended: bool
 ) -> tuple[str, int, int]:
     """
-    The same of what the agent said and did. The parser reads some of what came before the piece, so
+    Read what the agent said and did. The parser gets some of what came before the piece, so
     that it knows what the piece is in the middle of.
     """
     _, _, size = world.read_log(directory, offset=offset, max_bytes=1)
@@ -175,7 +175,7 @@ def _at_most(data: bytes, max_bytes: int) -> bytes:
 
 
 def _whole(data: bytes) -> bytes:
-    """Without the beginning of a character that has not come whole."""
+    """Cut off the beginning of a character that has not come whole."""
     for back in range(1, min(MAX_CHARACTER_BYTES, len(data)) + 1):
         byte = data[-back]
         if byte < 0x80:

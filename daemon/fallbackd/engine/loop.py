@@ -126,14 +126,14 @@ KEYS: Mapping[type, Callable[[Any, Snapshot], Keys]] = {
     **dict.fromkeys(get_args(_OfDelegation), _of_delegation),
     **dict.fromkeys(get_args(_OfSession), _of_session),
 }
-"""By the type of the event."""
+"""Functions that name the records, by the type of the event."""
 
 
 KEPT_FIRST = (DelegateRequested, QuestionAnswered)
-"""What begins work: nothing is done about it unless it can be put on record."""
+"""Events that begin work: nothing is done about them unless they can be put on record."""
 
 _OF_THIS_BOOT = (AttemptStarted, AttemptAnswered)
-"""What ends with the machine: an attempt of an earlier boot is closed, however far it had come."""
+"""Events that end with the machine: an attempt of an earlier boot is closed in any case."""
 
 WRITTEN_WITHIN_S = 1.0
 
@@ -199,7 +199,7 @@ class Committing:
         return decision
 
     def transact_now(self, keys: Keys, event: Event) -> Decision | None:
-        """What outlives nothing, where it need not wait; None: it has to, nothing was decided."""
+        """Decide what outlives nothing, without a wait; None: it has to wait."""
         if self._host.peers is not None:
             return None
         now = self._host.clock.now()
@@ -217,7 +217,7 @@ class Committing:
         self._audience.publish(notes)
 
     def _write_soon(self) -> None:
-        """What is in memory alone is on disk within a second, together."""
+        """Write what is in memory alone to disk within a second, together."""
 
         async def write() -> None:
             await anyio.sleep(WRITTEN_WITHIN_S)

@@ -1,4 +1,4 @@
-"""What a front that watches opencode sessions tells the engine, and asks of it."""
+"""Calls of a front that watches opencode sessions."""
 
 import re
 import secrets
@@ -83,7 +83,7 @@ class Watched:
         self._engine.settings = structs.replace(settings, policy=policy)
 
     def take_projects(self, projects: Mapping[str, Project]) -> None:
-        """What the files of opencode projects say now, by directory."""
+        """Take what the files of opencode projects say now, by directory."""
         settings = self._engine.settings
         if settings.policy.projects == projects:
             return
@@ -93,7 +93,7 @@ class Watched:
         self._engine.settings = structs.replace(settings, policy=policy)
 
     def why_unprotected(self, directory: str) -> Unprotected | None:
-        """Why no failed turn of a session there would be moved."""
+        """Reason why no failed turn of a session there would be moved."""
         return why_unprotected(in_project(self._engine.settings.policy, directory))
 
     # --- turns -----------------------------------------------------------------------------

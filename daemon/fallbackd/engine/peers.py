@@ -1,4 +1,4 @@
-"""What the loop asks of the sharing of health with other machines. Off by default."""
+"""Interface of the sharing of health with other machines. Off by default."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
@@ -21,18 +21,18 @@ class Unasked(Struct, frozen=True, kw_only=True):
 
 
 class Shared(Struct, frozen=True, kw_only=True):
-    """How it stands with sharing, for `status`."""
+    """State of sharing, for `status`."""
 
     state: ShareState
     group: str
     machine: str
     problem: str | None = None
-    """Why it is not connected, and what to do."""
+    """Reason why it is not connected, and what to do."""
     since_at: float | None = None
-    """Of the state."""
+    """Time since which it is in this state."""
     machines: tuple[Card, ...] = ()
     offset_s: float | None = None
-    """By how much the clock of the server is ahead of this machine's."""
+    """Lead of the server's clock over this machine's."""
     outbox: int = 0
     """Scopes whose news the others do not have yet."""
     ignored: tuple[str, ...] = ()
@@ -40,13 +40,13 @@ class Shared(Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...] = ()
     warning: str | None = None
     advice: tuple[str, ...] = ()
-    """What several machines have found that none of them can know alone."""
+    """Findings of several machines that none of them can know alone."""
     is_arbiter_away: bool = False
     """No machine or server grants trials now."""
     alone_at: float | None = None
-    """When a trial last began without a grant."""
+    """Time at which a trial last began without a grant."""
     alone_scopes: tuple[str, ...] = ()
-    """Of that trial."""
+    """Scopes probed by that trial."""
 
 
 class Tested(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class Tested(Struct, frozen=True, kw_only=True):
 
 
 class Grouping(Struct, frozen=True, kw_only=True):
-    """What is configured of the group that this machine belongs to."""
+    """Configuration of the group that this machine belongs to."""
 
     group: str
     machine: str
@@ -72,7 +72,7 @@ class Grouping(Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> str:
-        """Of the leases of this daemon."""
+        """Owner of this daemon's leases."""
         return f"{self.machine}/{self.instance}"
 
 
@@ -96,7 +96,7 @@ class SharingPeers(Protocol):
 
     @property
     def limit_s(self) -> float:
-        """How long work may be delayed by what follows."""
+        """Longest delay of work by what follows."""
         ...
 
     async def ask(self, scopes: tuple[ScopeId, ...], *, deadline: float) -> None:
@@ -109,7 +109,7 @@ class SharingPeers(Protocol):
         ...
 
     def learned(self, event: Event, before: HealthOf, decision: Decision) -> None:
-        """What was kept may be of interest to others. Never waits."""
+        """Note what was kept and may be of interest to others. Never waits."""
         ...
 
     async def say(

@@ -1,5 +1,5 @@
 """
-What can be known of a backend without spending anything, rung by rung.
+Look at a backend without spending anything, rung by rung.
 
     program   it is on PATH, and says its version
     login     a login or a key is there, and not over by its own date
@@ -138,21 +138,25 @@ class Ladder:
             problems.append(f"{ref.label}: {seen.problem}")
         if problems:
             return Rung(name="login", ok=False, detail="; ".join(problems)), None
+        return self._own_login(kind, options), None
+
+    def _own_login(self, kind: BackendKind, options: Options) -> Rung:
+        """The login of a backend without credentials of its own: its program's, or a variable."""
+        world = self._host.world
         for path in kind.logins:
             if world.changed_at(path) is not None:
-                return Rung(name="login", ok=True, detail=path), None
+                return Rung(name="login", ok=True, detail=path)
         variables, is_needed = kind.reads_env, False
         if kind.endpoint is not None:
             variables, is_needed = key_variables(kind.endpoint, options)
         for variable in variables:
             if variable.endswith(("_KEY", "_TOKEN")) and world.environ.get(variable):
-                return Rung(name="login", ok=True, detail=f"${variable}"), None
+                return Rung(name="login", ok=True, detail=f"${variable}")
         if is_needed:  # by the daemon; a caller of `resolve` may have a key of its own
             detail = f"{' or '.join(variables)} is not set for the daemon"
-            return Rung(name="login", ok=False, detail=detail), None
-        if kind.logins:
-            return Rung(name="login", detail=f"no {kind.logins[0]} and no key"), None
-        return Rung(name="login", detail="none is configured"), None
+            return Rung(name="login", ok=False, detail=detail)
+        missing = f"no {kind.logins[0]} and no key" if kind.logins else "none is configured"
+        return Rung(name="login", detail=missing)
 
     async def _models(
         self,
@@ -219,7 +223,7 @@ class Ladder:
 
 
 def _listed(body: bytes, options: Options) -> Rung:
-    """Whether the model that is configured is among those that are served."""
+    """Test whether the configured model is among those that are served."""
     served = read_models(body)
     if served is None:
         return Rung(name="models", detail="answers with something else than a list")

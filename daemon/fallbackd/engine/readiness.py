@@ -66,7 +66,7 @@ class Readiness:
         await self.look(dict.fromkeys(entry.backend for entry in found))
 
     async def _ask_version(self, name: BackendId) -> None:
-        """Of a program that has refused the way it was started: `status` names it."""
+        """Ask the version of a program that refused the way it was started: `status` names it."""
         host = self._host
         record = host.store.peek().health.get(backend_scope(name))
         backend = find_backend(host.settings.policy, name)
@@ -79,7 +79,7 @@ class Readiness:
                 await host.world.probe.version(path)
 
     def _seen(self, name: BackendId) -> ReadinessSeen | None:
-        """What is worth an event: something that the records do not say yet."""
+        """Event about what the records do not say yet; None: there is nothing new."""
         host = self._host
         backend = find_backend(host.settings.policy, name)
         if backend is None or not backend.enabled or backend.kind not in host.world.kinds:
@@ -103,7 +103,7 @@ class Readiness:
         return None
 
     def _obstacle(self, backend: Backend, kind: BackendKind) -> tuple[Reason, str] | None:
-        """Why nothing can be started there, as far as that is certain."""
+        """Reason why nothing can be started there, as far as that is certain."""
         if backend.lacks is not None:
             return Reason.NOT_CONFIGURED, backend.lacks
         options = self._host.settings.options_of(backend.id)
@@ -133,14 +133,13 @@ class Readiness:
         def place(file: str) -> str:
             return expand(file, environ, home=world.home) or file
 
-        def is_set_up(file: str, words: Iterable[str]) -> bool:
-            text = world.read_text(place(file)) or ""
-            return any(word in text for word in words)
-
         return (
             not any(name.startswith(login.variables) and name != login.home for name in environ)
             and all(world.changed_at(place(file)) is None for file in login.files)
-            and not any(is_set_up(file, words) for file, words in login.settings.items())
+            and not any(
+                _has_any(world.read_text(place(file)), words)
+                for file, words in login.settings.items()
+            )
             and world.is_program_of(login.package, path)
         )
 
@@ -166,8 +165,12 @@ class Readiness:
         return False
 
 
+def _has_any(text: str | None, words: Iterable[str]) -> bool:
+    return text is not None and any(word in text for word in words)
+
+
 def _says_it(outage: Outage | None, reason: Reason, *, now: float) -> bool:
-    """Whether what is on record needs no further look at why nothing can be started."""
+    """Test whether the record needs no further look at why nothing can be started."""
     if outage is None or (outage.until_at is not None and outage.until_at - now <= 60):
         return False
     return outage.source != "readiness" or outage.reason is reason

@@ -93,7 +93,7 @@ class Reader:
         self._conversation: str | None = None
         self._retrying = False
         self._failing_since: float | None = None
-        """When it first failed since its last whole step."""
+        """Time of its first failure since its last whole step."""
         self._has_whole_step = False
         self._gave_up = False
         self._looped = False
@@ -153,7 +153,7 @@ class Reader:
             self._tell_progress()
 
     async def _catch_up(self) -> None:
-        """Where the past is read to its end: say what it came to, and mind the limits again."""
+        """Announce what the recorded past came to, and apply the limits again."""
         live = self._live
         assert live.running is not None
         assert self._behind_until is not None
@@ -252,7 +252,7 @@ class Reader:
                 pass
 
     def _note_route(self, failure: Failure) -> None:
-        """Whether the machine has a route is about the moment of the failure, not of the end."""
+        """Note whether the machine has a route at the moment of the failure, not of the end."""
         if self._behind_until is None and failure.reason is Reason.NETWORK:
             live = self._live
             live.was_offline = live.was_offline or not self._host.world.has_route()
@@ -299,7 +299,7 @@ class Reader:
         )
 
     def _of_attempt(self, usage: Usage) -> Usage:
-        """What this attempt used of a conversation whose totals its program reports."""
+        """Compute what this attempt used of a conversation whose totals its program reports."""
         before = self._prepared.delegation.past.conversation
         if not self._kind.counts_conversation or before is None or before.id != self._conversation:
             return usage
@@ -352,60 +352,58 @@ class Reader:
     async def finish(self, exit: Exit) -> AttemptEnded:
         host, live = self._host, self._live
         outcome = self._outcome(exit)
-        exit_code = _code_of(exit)
         watch = live.watch
         failure: Failure | None = None
         usage = watch.usage
+        ended = AttemptEnded(
+            attempt=live.order.attempt,
+            failure=None,
+            exit_code=_code_of(exit),
+            effects=watch.effects,
+            outside=watch.outside,
+            unfinished=watch.unfinished,
+            gone=exit.gone,
+        )
         if (lost := self._lost(exit)) is not None:
             failure = lost
         elif isinstance(outcome, Reply):
             usage = outcome.usage if outcome.usage.input_tokens else usage
             usage = self._of_attempt(usage)
             if (notice := await self._notice(outcome)) is not None:
-                return AttemptEnded(
-                    attempt=live.order.attempt,
-                    failure=notice,
-                    exit_code=exit_code,
-                    effects=watch.effects,
-                    outside=watch.outside,
-                    unfinished=watch.unfinished,
-                    usage=usage,
-                    gone=exit.gone,
-                )
-            if live.repairs is not None:
-                live.repairs.keep()
-            name = self._prepared.delegation.delegation
-            self._teller.ended(outcome.text)
-            if not await anyio.to_thread.run_sync(host.runs.keep_answer, name, outcome.text):
-                log.warning("answer.held", delegation=name, problem="it cannot be written yet")
+                return structs.replace(ended, failure=notice, usage=usage)
+            await self._keep(outcome)
         else:
-            evidence = outcome
-            if watch.answered_at is not None and not evidence.answered:
-                evidence = structs.replace(evidence, answered=True)
-            failure = await self._judge(evidence) or unexplained(now=host.clock.now())
-            failure = self._or_repairable(failure, evidence)
+            failure = await self._failure_of(outcome)
+        said: tuple[str, ...] = ()
+        if isinstance(outcome, Reply):
+            said = (*outcome.warnings, *_left_behind(exit))
         order = live.order
-        usage = host.settings.policy.priced(usage, order.backend, order.model)
-        return AttemptEnded(
-            attempt=order.attempt,
+        return structs.replace(
+            ended,
             failure=failure,
-            exit_code=exit_code,
-            effects=watch.effects,
-            outside=watch.outside,
-            unfinished=watch.unfinished,
-            usage=usage,
-            warnings=tuple(
-                host.world.redact(one) for one in (*outcome.warnings, *_left_behind(exit))
-            )
-            if isinstance(outcome, Reply)
-            else (),
-            gone=exit.gone,
+            usage=host.settings.policy.priced(usage, order.backend, order.model),
+            warnings=tuple(map(host.world.redact, said)),
             answered=watch.answered_at is not None or failure is None,
         )
 
+    async def _keep(self, reply: Reply) -> None:
+        """Keep an answer, and what has helped to get it."""
+        if self._live.repairs is not None:
+            self._live.repairs.keep()
+        name = self._prepared.delegation.delegation
+        self._teller.ended(reply.text)
+        if not await anyio.to_thread.run_sync(self._host.runs.keep_answer, name, reply.text):
+            log.warning("answer.held", delegation=name, problem="it cannot be written yet")
+
+    async def _failure_of(self, evidence: Evidence) -> Failure:
+        if self._live.watch.answered_at is not None and not evidence.answered:
+            evidence = structs.replace(evidence, answered=True)
+        found = await self._judge(evidence) or unexplained(now=self._host.clock.now())
+        return self._or_repairable(found, evidence)
+
 
 def _left_behind(exit: Exit) -> tuple[str, ...]:
-    """What was ended with a program that had answered, in a sentence."""
+    """Say in a sentence what was ended with a program that had answered."""
     if not isinstance(exit, ProcessExit) or not exit.left:
         return ()
     return (
@@ -415,7 +413,7 @@ def _left_behind(exit: Exit) -> tuple[str, ...]:
 
 
 def _code_of(exit: Exit) -> int | None:
-    """Of a process; the number of the signal that has ended it, below zero."""
+    """Exit code of a process; below zero, the number of the signal that ended it."""
     if not isinstance(exit, ProcessExit):
         return None
     return exit.code if exit.signal is None else -exit.signal

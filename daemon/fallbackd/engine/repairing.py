@@ -33,13 +33,13 @@ MAX_FOREIGN = 20_000
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """Which account and model of a backend answers, in which conversation."""
+    """Account and model of a backend that answer, and the conversation."""
 
     backend: BackendId
     model: str | None
     credential: str | None = None
     session: str | None = None
-    """None: the request stands alone."""
+    """Conversation of the request; None: it stands alone."""
 
 
 class KnownRepairs:

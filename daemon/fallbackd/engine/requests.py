@@ -1,4 +1,4 @@
-"""What callers ask of the engine and what it hands back, beside the records of core."""
+"""Requests of callers and results of the engine, beside the records of core."""
 
 from typing import Any, Literal
 
@@ -64,7 +64,7 @@ class NewWork(Struct, frozen=True, kw_only=True, omit_defaults=True):
     mode: Literal["interactive", "batch"] | None = None
     wait: Literal["accepted", "settled", "finished"] = "settled"
     queue: bool = True
-    """Whether to wait for a session or a directory that is in use; False: refused at once."""
+    """Choice to wait for a session or a directory that is in use; False: refused at once."""
     timeout_s: float | None = None
     request_id: str | None = None
     failover: bool = True
@@ -80,7 +80,7 @@ class NewWork(Struct, frozen=True, kw_only=True, omit_defaults=True):
     inside: tuple[DelegationId, ...] = ()
     """See `DelegateRequested`."""
     client: str | None = None
-    """Whose work counts together where places are shared out."""
+    """Name under which work counts together where places are shared out."""
     orphan_s: float | None = None
     """Stop it after so long without a caller."""
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
@@ -90,7 +90,7 @@ class NewWork(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def mode_of(work: NewWork) -> Literal["interactive", "batch"]:
-    """Where none is named: a caller that waits for the first signs only is a person who looks."""
+    """Mode of the work; a caller that names none and waits for first signs is interactive."""
     return work.mode or ("interactive" if work.wait == "settled" else "batch")
 
 
@@ -98,7 +98,7 @@ class LogPart(Struct, frozen=True, kw_only=True):
     """A piece of an attempt's log. Offsets are bytes; `text` is cut at whole characters."""
 
     attempt: str | None
-    """None: the delegation has made none yet, or ended without one."""
+    """Attempt of the log; None: the delegation has made none yet, or ended without one."""
     log_path: str | None
     text: str
     offset: int

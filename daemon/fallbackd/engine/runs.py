@@ -43,7 +43,7 @@ BLOCK_BYTES = 512
 MAX_PROMPT_BYTES = 64 * 1024 * 1024
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_TEXT_BYTES = 8 * 1024 * 1024
-"""So much of an answer is given out; JSON may spell each byte with six."""
+"""Bytes of an answer that are given out; JSON may spell each byte with six."""
 MAX_GIT_BYTES = 64 * 1024 * 1024
 ANSWER_DRAFT = "answer.part"
 RECORD = "record"
@@ -51,7 +51,7 @@ PLANTED = "planted"
 RESERVED_BYTES = 65_536
 RECENT = 64
 RECENT_CHARS = 16_384
-"""At most a few megabytes of all of them."""
+"""Characters of all of them together, a few megabytes at most."""
 READERS = 8
 """Reads for callers at the same time. A file system that hangs takes no more threads than these."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -60,9 +60,9 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 class Kept(NamedTuple):
     delegation: DelegationId
     size_bytes: int
-    """On the disk, which takes whole blocks."""
+    """Size on the disk, which takes whole blocks."""
     changed_at: float
-    """Of the file that was changed last."""
+    """Time of the newest change of a file."""
 
 
 class MadeFile(Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class MadeFile(Struct, frozen=True, kw_only=True):
 class KeptAnswer(Struct, frozen=True, kw_only=True):
     text: str
     path: str
-    """Of the file with all of it."""
+    """Path of the file with all of it."""
     is_whole: bool = True
 
 
@@ -123,7 +123,7 @@ class Runs:
         return f"{self._directory(delegation_of(attempt))}/{attempt_number(attempt)}"
 
     def read_prompt(self, delegation: DelegationId) -> str | None:
-        """What was asked; None: it cannot be read any more."""
+        """Read the prompt; None: it cannot be read any more."""
         try:
             path = self.prompt_path(delegation)
             data = privatefile.read_file(path, max_bytes=MAX_PROMPT_BYTES, names=1)
@@ -141,7 +141,7 @@ class Runs:
         return self.read_prompt(delegation)
 
     def read_request(self, delegation: DelegationId) -> bytes | None:
-        """What was asked beside the prompt; None: it is not on record any more."""
+        """Read the parameters beside the prompt; None: they are not on record any more."""
         try:
             path = self.path(delegation) / "request"
             return privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES, names=1)
@@ -186,15 +186,15 @@ class Runs:
         return f"{self.attempt_path(attempt)}/earlier.md"
 
     def write_earlier(self, attempt: AttemptId, text: str) -> None:
-        """What was said before, where the prompt refers to it."""
+        """Write what was said before into the file to which the prompt refers."""
         _write_new(self.earlier_path(attempt), text.encode("utf-8", "replace"))
 
     def note_made(self, delegation: DelegationId, made: MadeFile) -> None:
-        """Before the file is made: what is not on record is never removed. Raises `OSError`."""
+        """Record a file before it is made: others are never removed. Raises `OSError`."""
         self._append(delegation, "made", msgspec.json.encode(made))
 
     def made(self, delegation: DelegationId) -> list[MadeFile]:
-        """What is on record as made for a delegation."""
+        """Files on record as made for a delegation."""
         try:
             path = self.path(delegation) / "made"
             data = privatefile.read_file(path, max_bytes=MAX_REQUEST_BYTES, names=1)
@@ -219,7 +219,7 @@ class Runs:
                 self.note_made(before, one)
 
     def keep_given(self, attempt: AttemptId, data: bytes) -> None:
-        """How an attempt is given the past of its session, for a daemon that takes it up."""
+        """Record how an attempt is given the past of its session, for a daemon that resumes it."""
         _write_new(f"{self.attempt_path(attempt)}/given", data)
 
     def given(self, attempt: AttemptId) -> bytes | None:
@@ -234,7 +234,7 @@ class Runs:
             return None
 
     def keep_git(self, attempt: AttemptId, data: bytes) -> None:
-        """What git obeyed at the start of an attempt. Without room nothing is put back."""
+        """Record what git obeyed at the start of an attempt. Without room nothing is put back."""
         with suppress(OSError):
             _write_new(f"{self.attempt_path(attempt)}/git", data)
 
@@ -242,7 +242,7 @@ class Runs:
         return self._read(attempt, "git", MAX_GIT_BYTES) or b""
 
     def keep_pinned(self, attempt: AttemptId, data: bytes) -> None:
-        """What an attempt has found at its start. Without room it is known as long as this runs."""
+        """Record what an attempt found at its start; without room, in memory alone."""
         with suppress(OSError):
             _write_new(f"{self.attempt_path(attempt)}/pinned", data)
 
@@ -250,7 +250,7 @@ class Runs:
         return self._read(attempt, "pinned", MAX_REQUEST_BYTES)
 
     def keep_planted(self, data: bytes) -> None:
-        """What attempts have left that later ones must not obey. As `keep_pinned`."""
+        """Record what attempts have left that later ones must not obey, as `keep_pinned` does."""
         with suppress(OSError):
             atomicfile.write(f"{self._root}/{PLANTED}", data)
 
@@ -319,7 +319,7 @@ class Runs:
             return False
 
     def drop_reserve(self, delegation: DelegationId) -> None:
-        """It has ended: what was reserved for an answer that has not come is free again."""
+        """Release what was reserved for the answer of a delegation that has ended."""
         if delegation not in self._held:
             with suppress(OSError):
                 os.unlink(f"{self._directory(delegation)}/{ANSWER_DRAFT}")
@@ -391,7 +391,7 @@ class Runs:
 
 
 def _remove_made(made: MadeFile) -> None:
-    """It bears an id that we have made up, so no other program has made it."""
+    """Remove a file that bears an id of ours, so that no other program has made it."""
     path = Path(made.path)
     try:
         if made.id and made.id in path.name and stat.S_ISREG(path.lstat().st_mode):
@@ -459,7 +459,7 @@ log = structlog.get_logger("leftovers")
 DRAFTS = (ANSWER_DRAFT, "*/.*.new")
 """Below the directory of a delegation."""
 BARE = frozenset({"prompt", "request", "work"})
-"""What the directory of a delegation holds before it is taken on."""
+"""Content of a delegation's directory before the work is accepted."""
 
 
 AT_ONCE = 500
@@ -497,7 +497,7 @@ def later_records(
     runs: Runs, active: Mapping[DelegationId, Delegation], unknown: Names
 ) -> list[tuple[Delegation, ...]]:
     """
-    What run directories know and the records do not: delegations, attempts, ends. Each that is
+    Find what run directories know and the records do not: delegations, attempts, ends. Each that is
     unfinished, or is to be, is alone, since its session is decided with it; oldest first.
     """
     alone: list[Delegation] = []

@@ -49,7 +49,7 @@ def is_running(health: Health | None, *, now: float) -> bool:
 
 class ProbeTurns:
     """
-    Whose turn it is, as this machine sees it.
+    Order of the machines' turns, as this machine sees it.
 
     Args:
         instance: This machine.
@@ -151,7 +151,7 @@ def by_turns(
 
 
 def has_a_way(decision: Decision) -> bool:
-    """Whether the work goes to some backend now."""
+    """Test whether the work goes to some backend now."""
     answer = decision.answer
     match answer:
         case ReportAnswer():
@@ -196,7 +196,7 @@ class ServerClock:
         self._engine = engine
         self._on_set = on_set
         self.ahead_s: float | None = None
-        """As if this machine's had never been set since the start. None: not compared yet."""
+        """Lead over this machine's clock as if that was never set. None: not compared yet."""
 
     async def timed(self, asking: Awaitable[ShareReading]) -> ShareReading:
         """An answer, by which the clocks are compared."""

@@ -86,7 +86,7 @@ def advice(own: Iterable[str], name: str, cards: Iterable[Card]) -> tuple[str, .
 
 
 TEST_S = 5.0
-"""How long a step of a test may take."""
+"""Longest time that a step of a test may take."""
 
 
 def scopes_meant(engine: Engine, target: str, *, only_own: bool) -> tuple[ScopeId, ...]:
@@ -178,7 +178,7 @@ def warning(
     grouping: Grouping, cards: Iterable[Card], *, deaf: str | None, look_s: float
 ) -> str | None:
     """
-    What does not keep the machines from sharing, but has to be set right.
+    Describe what does not keep the machines from sharing, but has to be set right.
 
     Args:
         deaf: Why changes are not heard at once.
@@ -205,11 +205,11 @@ class Hearing:
         self._grouping = grouping
         self._names = names
         self._seen: dict[ScopeId, SharedRecord] = {}
-        """As the server had them, by their shared names."""
+        """Records as the server had them, by their shared names."""
         self.clock = ServerClock(engine, self._seen.clear)
 
     def is_ours(self, name: ScopeId) -> bool:
-        """Whether a shared name is that of a scope on this machine."""
+        """Test whether a shared name is that of a scope on this machine."""
         scope = self._names().local(name)
         if scope is None:
             return False
@@ -412,11 +412,11 @@ log = structlog.get_logger("share")
 WAIT_S = 5.0
 """One wait for changes."""
 LOOK_S = 30.0
-"""Between two looks at everything, whatever was heard meanwhile."""
+"""Time between two looks at everything, whatever was heard meanwhile."""
 MAX_RETRY_S = 60.0
 REFUSED_S = 60.0
 SLOW_AFTER = 3
-"""So many asks in a row without an answer, and none is made for a while."""
+"""Unanswered requests in a row after which none is made for a while."""
 SLOW_S = 10.0
 
 Identities = Callable[[], Awaitable[Mapping[ScopeId, ScopeId]]]
@@ -460,9 +460,9 @@ class Sharing:
         self._machines: tuple[Card, ...] = ()
         self._ignored: tuple[str, ...] = ()
         self._alone: tuple[float, tuple[ScopeId, ...]] | None = None
-        """When the last trial without a grant began, by the first clock, and of what."""
+        """Start of the last trial without a grant, by the first clock, and its scopes."""
         self._deaf: str | None = None
-        """Why changes are not heard at once."""
+        """Reason why changes are not heard at once."""
         self._asking = anyio.Lock()
         self._failed_asks = 0
         self._muted_until = -math.inf
@@ -523,7 +523,7 @@ class Sharing:
                         return
 
     async def _ask(self, scope: ScopeId, *, deadline: float) -> bool:
-        """Whether there is an answer, and it is yes."""
+        """Ask for one trial. Returns whether there was an answer, and it was yes."""
         name = self._names.mirrored(scope)
         health = self._engine.store.peek().health.get(scope)
         is_taken = is_leased(health, now=self._engine.clock.now())
@@ -570,7 +570,7 @@ class Sharing:
     # --- life --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Share until cancelled."""
         if self._share is None:
             log.error("share.off", problem=self._problem)
             return

@@ -44,7 +44,7 @@ log = structlog.get_logger("attempts")
 
 
 IMPORT_S = 120.0
-"""With the first start of the program, which prepares its database."""
+"""Limit for an import, with the first start of the program, which prepares its database."""
 
 
 class TakenOver(Struct, frozen=True, kw_only=True):
@@ -57,11 +57,11 @@ class TakenOver(Struct, frozen=True, kw_only=True):
 
 
 class NotTaken(Exception):
-    """Why it cannot be given to the agent as its own, for people."""
+    """Reason why it cannot be given to the agent as its own, for people."""
 
 
 async def read_stored(host: LiveHost, own: AgentConversation) -> tuple[Utterance, ...] | None:
-    """What the agent that held it has stored. None: it cannot be read."""
+    """Read what the agent that held it has stored. None: it cannot be read."""
     from fallbackd_conversations.agents import find  # slow to load
 
     backend = find_backend(host.settings.policy, own.backend)
@@ -91,7 +91,7 @@ def asked_by(
     said: Sequence[Utterance], prompts: Sequence[str], *, is_whole: bool
 ) -> tuple[Utterance, ...] | None:
     """
-    The same, with the prompts of users as they are on record. An agent can write to its own store:
+    Restore the prompts of users as they are on record. An agent can write to its own store:
     any other text in a user's name is its own.
 
     Args:
@@ -116,12 +116,12 @@ def asked_by(
 
 
 def _bare(prompt: str) -> str:
-    """Without what stands in it only so that a program reads no command into it."""
+    """Strip what stands in it only so that a program reads no command into it."""
     return "".join(prompt.encode("utf-8", "replace").decode().replace("\\", "").split())
 
 
 def may_take(kind: BackendKind, options: Options) -> bool:
-    """Whether a conversation can be written for this kind of agent."""
+    """Test whether a conversation can be written for this kind of agent."""
     from fallbackd_conversations.agents import AGENTS
 
     return kind.name in AGENTS and kind.resumes(options)
@@ -303,12 +303,12 @@ def _environ(host: LiveHost, backend: BackendId, added: Mapping[str, str]) -> di
 
 
 class GivenPast(Struct, frozen=True, kw_only=True):
-    """What an attempt is given of the past."""
+    """Part of the past that an attempt is given."""
 
     how: CarriedWord | None = None
-    """None: nothing; there is no past, or none of it is wanted."""
+    """Way in which it is given; None: there is no past, or none of it is wanted."""
     why: str = ""
-    """Why it is not given more, for people."""
+    """Reason why it is not given more, for people."""
     prompt: str
     resume: str | None = None
     history: str | None = None
@@ -319,12 +319,12 @@ class GivenPast(Struct, frozen=True, kw_only=True):
 
 
 def on_record(given: GivenPast) -> bytes:
-    """Without what was said, which is in files of its own."""
+    """Encode all but what was said, which is in files of its own."""
     return msgspec.json.encode({"how": given.how, "why": given.why, "resume": given.resume})
 
 
 def from_record(data: bytes | None) -> GivenPast:
-    """What an attempt was given that an earlier daemon has started; of what was said, nothing."""
+    """Decode what an attempt of an earlier daemon was given, without what was said."""
     try:
         found = msgspec.json.decode(data or b"{}", type=_Record)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -362,15 +362,17 @@ async def carried(
     if running is None or not past.turns or handoff.mode == "none":
         return GivenPast(prompt=prompt)
     not_taken = refused(delegation, running)
-    why = "" if not_taken is None else f"{running.backend} did not take the conversation"
-    if past.conversation is not None and not_taken is None:
+    why = ""
+    if not_taken is not None:
+        why = f"{running.backend} did not take the conversation"
+    elif past.conversation is not None:
         why = await _why_not_resumed(host, delegation, kind, options, past.conversation)
         if not why:
             return await _resumed(host, delegation, past.conversation, prompt)
     said, without = await _bounded(host, past, running.backend)
     if not said:
         return GivenPast(prompt=prompt, why="the earlier turns are not on record any more")
-    why = "; ".join(part for part in (why, without and f"{without} left out") if part)
+    why = "; ".join(filter(None, (why, without and f"{without} left out")))
     given = await _as_own(
         host, prepared, kind, options, said, why=why, may_write=not_taken != "native"
     )
@@ -390,7 +392,7 @@ def _can_read_file(
     kind: BackendKind,
     options: Options,
 ) -> bool:
-    """Whether it is a program that the kernel does not hold to its own directories."""
+    """Test whether the kernel leaves the program free to read outside its own directories."""
     if kind.program(options) is None:
         return False
     held = footprint_of(
@@ -518,7 +520,7 @@ async def _bounded(
 
 
 async def _said(host: LiveHost, past: Past, *, max_turns: int) -> tuple[Utterance, ...]:
-    """As the agent has stored it, with its tools; else the prompts and answers on record."""
+    """Conversation as its agent has stored it, with tools; else as it is on record."""
     turns = past.turns[-max_turns:]
     ours = await anyio.to_thread.run_sync(_on_record, host.runs, turns)
     if past.conversation is not None:

@@ -25,7 +25,7 @@ ORPHAN_AGE_S = 3600.0
 MAX_DROPPED = 1
 """Delegations for which a program is started at each look: it takes seconds."""
 ENOUGH = 0.9
-"""Of the bound is what is left when it was passed: not each look removes one directory."""
+"""Share of the bound that is left once it was passed: not each look removes one directory."""
 
 
 async def remove_old(engine: "Engine") -> tuple[SessionId, ...]:
@@ -65,7 +65,7 @@ async def remove_old(engine: "Engine") -> tuple[SessionId, ...]:
 
 
 class _Removal:
-    """Of directories, and of what was made for them elsewhere."""
+    """Removal of directories, and of what was made for them elsewhere."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine

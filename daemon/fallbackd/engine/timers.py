@@ -104,7 +104,7 @@ class Attendance:
         self._tasks: TaskGroup | None = None
         self._callers: dict[DelegationId, set[int]] = {}
         self._since: dict[DelegationId, float] = {}
-        """When those that have no caller lost their last one, on the clock of the loop."""
+        """Time at which those without a caller lost their last one, on the clock of the loop."""
 
     def serve(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
@@ -139,7 +139,7 @@ class Attendance:
         self._tasks.start_soon(self._stop_unless_followed, delegation)
 
     def forget(self, delegation: DelegationId) -> None:
-        """It has ended."""
+        """Drop a delegation that has ended."""
         self._callers.pop(delegation, None)
         self._since.pop(delegation, None)
 
@@ -156,7 +156,7 @@ class Attendance:
 
 def _hears(delegation: Delegation) -> bool:
     """
-    Whether a change elsewhere may put it further: of the questions only one about an outage can be
+    Test whether a change elsewhere may put it further: only a question about an outage can be
     closed by a change, and work that waits for a place is woken when there is one.
     """
     is_blocked = delegation.blocked_by is not None

@@ -1,5 +1,5 @@
 """
-Where the directories of unfinished work are now, and whether they are what they were.
+Directories of unfinished work: their place now, and whether they are what they were.
 
 Each is held open, so that it is found again after a rename.
 """
@@ -30,7 +30,7 @@ from fallbackd.lib.directories import identities, identity, is_below, levels
 from fallbackd.lib.privatefile import regular
 
 _PLENTY = 1024
-"""Where a process may have fewer descriptors, they are for the work itself."""
+"""Limit of descriptors below which they are all left to the work itself."""
 
 
 class Workspaces:
@@ -65,7 +65,7 @@ class Workspaces:
             self.release(name)
 
     def moved(self) -> Iterator[WorkspaceMoved]:
-        """Those that lie elsewhere than when they were last looked at."""
+        """List those that lie elsewhere than when they were last looked at."""
         for name, (handle, path) in list(self._held.items()):
             now = os.readlink(f"/proc/self/fd/{handle}")
             if now == path:
@@ -77,7 +77,7 @@ class Workspaces:
 
 
 def why_not_there(one: Delegation, seen: Snapshot, policy: Policy) -> str | None:
-    """Why nothing may be started in the directory of a delegation; None: it may."""
+    """Reason why nothing may be started in the directory of a delegation; None: it may."""
     if not one.cwd_ids:
         return None
     found = identities(one.cwd)
@@ -98,11 +98,11 @@ def _has_plenty() -> bool:
 
 MAX_BYTES = 256 * 1024
 MAX_FILES = 500
-"""Of one place. What is larger, or comes after these, counts by its size and times."""
+"""Files of one place. What is larger, or comes after these, counts by its size and times."""
 
 
 def digests(places: Iterable[str]) -> dict[str, str]:
-    """What is at each place, links followed. A place at which there is nothing is left out."""
+    """Digest what is at each place, links followed. An empty place is left out."""
     found = {}
     above: dict[str, bool] = {}
     for place in places:
@@ -124,7 +124,7 @@ def digests(places: Iterable[str]) -> dict[str, str]:
 
 def was_changed(place: str, top: str, *, since: float, until: float = inf) -> bool:
     """
-    Whether a place, what is in it, or a directory between it and `top` was last changed then.
+    Test whether a place, its content or a directory between it and `top` was last changed then.
 
     The time of a change is the kernel's own: a program cannot set it.
     """
@@ -192,7 +192,7 @@ _COARSE_S = 0.1
 
 
 class Pinned(Struct, frozen=True, kw_only=True):
-    """What an attempt has found at its start."""
+    """Findings of an attempt at its start."""
 
     attempt: AttemptId
     delegation: DelegationId
@@ -338,13 +338,13 @@ class Planted:
         return self._left
 
     def _places(self, cwd: str) -> tuple[str, ...]:
-        """In the home directory these names are settings of its user, which no project has."""
+        """Places to look at. In the home directory they are its user's settings."""
         found = (one for one in levels(cwd) if one != self._home)
         return tuple(f"{level}/{name}" for level in found for name in self._names)
 
 
 def _changed(other: Pinned, seen: Mapping[str, str]) -> Iterable[str]:
-    """What an attempt that runs now has changed of what is seen."""
+    """Changes by a running attempt to what is seen."""
     for place, digest in seen.items():
         if place in other.places:
             if other.digests.get(place) != digest:
@@ -354,31 +354,31 @@ def _changed(other: Pinned, seen: Mapping[str, str]) -> Iterable[str]:
 
 
 def _is_changed_below(other: Pinned, place: str, *, until: float = inf) -> bool:
-    """Whether it lies deeper than an attempt was looked at, and was changed while that ran."""
+    """Test whether it lies deeper than an attempt was looked at, and was changed while that ran."""
     if place in other.places or not is_below(place, other.cwd):
         return False
     return was_changed(place, other.cwd, since=other.at - _COARSE_S, until=until)
 
 
 def _holds(delegation: Delegation, session: SessionId, at: float) -> bool:
-    """Whether what was left in a session by then is not for this work to obey."""
+    """Test whether what was left in a session by then must not be obeyed by this work."""
     is_inside = delegation.parent is not None
     return is_inside or delegation.session == session or delegation.created_at <= at
 
 
 def of_kind(found: Mapping[str, AttemptId], kind: BackendKind) -> dict[str, AttemptId]:
-    """What a program of this kind would obey."""
+    """Files that a program of this kind would obey."""
     ends = tuple(f"/{name}" for name in kind.project.places)
     return {place: attempt for place, attempt in found.items() if place.endswith(ends)}
 
 
 def is_left_out(kind: BackendKind, options: Options) -> bool:
-    """Whether its program can be started without; a command of the user's own is taken as it is."""
+    """Test whether its program can be started without; a user's own command is taken as it is."""
     return kind.project.can_be_left_out and not options.command
 
 
 def in_words(found: Mapping[str, AttemptId], *, cwd: str) -> str:
-    """Which attempts have changed what."""
+    """Say which attempts have changed what."""
     names = [os.path.relpath(place, cwd) for place in found]
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return f"{' and '.join(dict.fromkeys(found.values()))} changed {shown}"
