@@ -596,12 +596,22 @@ class GatewayFront:
         if listing is None:
             raise routes.nothing_at(request.path, request.port)
         is_google, named = listing
-        engine = self._engine
         modes = routes.listed_for(request.query)
         if is_google:
             modes = frozenset({"generate_content"})
         if not modes:
             raise Refusal(400, f"api is one of {', '.join(sorted(MODES))}", "api")
+        body = msgspec.json.encode(self._models(modes, named, is_google=is_google))
+        await _send(line, AnswerHead(status=200, headers=list(JSON)), body)
+
+    def _models(self, modes: frozenset[ApiMode], named: str, *, is_google: bool) -> dict[str, Any]:
+        """
+        Make a list of the models, or the one that is named.
+
+        Raises:
+            Refusal: There is none of that name.
+        """
+        engine = self._engine
         about = engine.settings, engine.world.kinds, modes
         listed = choosing.names(*about)
         vectors = choosing.embeddings(*about) if is_google or modes == MODES else []
@@ -612,16 +622,18 @@ class GatewayFront:
         made = partial(_google_model, vectors=vectors)
         if not is_google:
             made = partial(_model, at=engine.started_at)
-        models = [made(one) for one in ([named] if named else listed)]
-        shown: dict[str, Any] = {"models": models}
         if named:
-            shown = models[0]
-        elif not is_google:
-            others = choosing.serves_others(*about)
-            shown = {"object": "list", "data": models, "has_more": False}
-            shown["serves_other_models"] = others
-        body = msgspec.json.encode(shown)
-        await _send(line, AnswerHead(status=200, headers=list(JSON)), body)
+            return made(named)
+        models = [made(one) for one in listed]
+        if is_google:
+            return {"models": models}
+        others = choosing.serves_others(*about)
+        return {
+            "object": "list",
+            "data": models,
+            "has_more": False,
+            "serves_other_models": others,
+        }
 
 
 def _query(request: HeadIn, mode: ApiMode) -> str:

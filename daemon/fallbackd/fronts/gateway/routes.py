@@ -142,16 +142,16 @@ def asked(route: Destination, request: HeadIn, body: bytes | None) -> Passage:
     form = parse_qs(request.query).get("alt", ["json"])[-1] if is_google else ""
     if is_google and form not in ("json", "sse"):
         raise Unreadable("an answer is JSON (alt=json), or a stream of events (alt=sse)")
+    headers = dict(request.headers)
     if body is None:
-        accepted = dict(request.headers).get("accept", "")
-        found = AskedBody(stream="text/event-stream" in accepted, tools=UNKNOWN)
+        is_stream = "text/event-stream" in headers.get("accept", "")
+        found = AskedBody(stream=is_stream, tools=UNKNOWN)
     else:
         found = read_body(body)
     model = route.model if is_google else found.model
     is_streamed = bool(found.stream) and route.side in WRITES
-    for name in (model, dict(request.headers).get(CHAIN)):
-        if name is not None and len(name) > MAX_NAME_CHARS:
-            raise Unreadable(f"the name of a model has {MAX_NAME_CHARS} characters at most")
+    if any(len(name or "") > MAX_NAME_CHARS for name in (model, headers.get(CHAIN))):
+        raise Unreadable(f"the name of a model has {MAX_NAME_CHARS} characters at most")
     # The key of a caller may stand in a query of Google's API, and nothing else does.
     return Passage(
         mode=route.mode,

@@ -238,8 +238,8 @@ def find_tools(
     own = {each.pid for each in fresh if _works_in(each, watch.cwd)}
     if is_alone and server is not None:
         own |= {each.pid for each in elsewhere}
-    below = {each.pid for each in tree.descendants(own, fresh)}
-    return [each for each in fresh if each.pid in own or each.pid in below]
+    own |= {each.pid for each in tree.descendants(own, fresh)}
+    return [each for each in fresh if each.pid in own]
 
 
 async def end_tools(watch: ToolWatch, *, is_alone: bool, all_sessions: bool = False) -> bool:

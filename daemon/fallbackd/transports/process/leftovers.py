@@ -279,12 +279,13 @@ async def _end(
     if not may_be_claimed and not find_members(family):
         return None, ()
     runner = (None if found is None else _runner(found)) or find_runner(family)
-    if runner is not None and is_claimed:
-        told = await _ask(runner, directory, limit_s=grace_s + bound_s)
+    if runner is not None:
+        limit_s = grace_s + bound_s
+        told = await _ask(runner, directory, limit_s=limit_s) if is_claimed else None
         if told is not None:
             return told, ()
-    if runner is not None and await end_below(runner, grace_s=grace_s, bound_s=bound_s):
-        return ProcessExit(note="its runner was held; how it ended is unknown"), ()
+        if await end_below(runner, grace_s=grace_s, bound_s=bound_s):
+            return ProcessExit(note="its runner was held; how it ended is unknown"), ()
     group = "" if found is None else found.cgroup
     return await _end_by_force(family, group, grace_s=grace_s, bound_s=bound_s)
 

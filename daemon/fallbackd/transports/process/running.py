@@ -337,11 +337,8 @@ class RunningProcess:
                 if self._line.is_open:
                     self._receive()
                 is_last = self._exit is not None or self._line.is_ended
-                if is_last and self._was_stopped:
-                    left_bytes = await patiently(self._left_bytes)
-                    if left_bytes > _LAST_READ_BYTES:
-                        self._unread_bytes = left_bytes
-                        break
+                if is_last and self._was_stopped and await self._has_much_left():
+                    break
                 if batch := await patiently(self._follower.read):
                     self._tell_seen()
                     left = sum(len(chunk.data) for chunk in batch)
@@ -368,9 +365,13 @@ class RunningProcess:
             if self._exit is not None:
                 self._close_line()
 
-    def _left_bytes(self) -> int:
-        """Return how much of the recording has not been read."""
-        return recorded_bytes(self.directory) - self._follower.offset
+    async def _has_much_left(self) -> bool:
+        """Note how much of the recording is left where it is too much to be read."""
+        recorded = await patiently(lambda: recorded_bytes(self.directory))
+        left_bytes = recorded - self._follower.offset
+        if left_bytes > _LAST_READ_BYTES:
+            self._unread_bytes = left_bytes
+        return left_bytes > _LAST_READ_BYTES
 
     async def _wait_for_line(self) -> None:
         """Wait until the runner says something, or has been silent too long about a stop."""
