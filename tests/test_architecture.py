@@ -99,10 +99,9 @@ def wrong_in(table: Mapping[type, Any], union: Any) -> list[str]:
 
 def test_a_function_is_listed_for_each_type_and_takes_it() -> None:
     """`mypy` does not see that. A table costs less than `match`, which asks type after type."""
-    from fallbackd.core.changes import Change, Note
     from fallbackd.core.decide import ANSWERED, DECIDED
+    from fallbackd.core.decision import Change, Effect, Note
     from fallbackd.core.decision_log import WORDS
-    from fallbackd.core.effects import Effect
     from fallbackd.core.events import Event
     from fallbackd.engine.loop import KEYS
     from fallbackd.stores.mirror import ADDED
@@ -266,7 +265,7 @@ def test_a_planted_change_of_state_is_caught(planted: str) -> None:
     assert state_changes_in(ast.parse(f"def f(case):\n    {planted}")) == [2]
 
 
-@pytest.mark.parametrize("name", ["plan", "ask", "outcomes", "choices", "outages", "waits"])
+@pytest.mark.parametrize("name", ["plan", "ask", "steps", "outages", "retries"])
 def test_a_plan_sees_a_case_that_cannot_be_changed(name: str) -> None:
     """By type: mypy knows no way to change a `CaseView`."""
     tree = ast.parse((DAEMON / "core" / "work" / f"{name}.py").read_text())

@@ -20,11 +20,11 @@ TYPES: dict[str, type[Contract]] = {
 }
 PLANTED = {
     "the layers of the daemon": ("fallbackd.lib.clock", "fallbackd.ports.clock"),
-    "the rooms of core": ("fallbackd.core.health.record", "fallbackd.core.records"),
-    "a plan performs nothing": ("fallbackd.core.work.steps", "fallbackd.core.work.giving_up"),
+    "the rooms of core": ("fallbackd.core.health", "fallbackd.core.records"),
+    "a plan performs nothing": ("fallbackd.core.work.steps", "fallbackd.core.work.apply"),
     "who is used is known without a case": (
         "fallbackd.core.routing.looking",
-        "fallbackd.core.case_view",
+        "fallbackd.core.case",
     ),
     "classification knows little of core": ("fallbackd.classify.rules", "fallbackd.core.policy"),
     "edges do not know each other": ("fallbackd.stores.memory", "fallbackd.engine.runs"),

@@ -10,7 +10,7 @@ from sklearn.svm import LinearSVC
 
 from fallbackd.classify.features import BUCKETS
 from fallbackd.classify.model import CLEAR_REASON
-from fallbackd.core.failures import Reason
+from fallbackd.core.reasons import Reason
 
 SEED, FOLDS, ROUNDS = 7, 5, 5
 NORMS = {"whole": 3.0, "last": 2.0, "shape": 0.0, "cause": 3.0}

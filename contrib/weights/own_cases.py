@@ -10,7 +10,7 @@ from contrib.weights.fitting import BENIGN, REASONS, SEED
 from contrib.weights.hashed_rows import Row, row_of, weighing_less
 
 from fallbackd.classify.weighing import coarse
-from fallbackd.core.failures import Reason
+from fallbackd.core.reasons import Reason
 
 OWN = Path(__file__).parents[2] / "tests/classify/data/messages"
 

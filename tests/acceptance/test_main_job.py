@@ -11,8 +11,8 @@ from tests.support.command import run_client
 from tests.support.daemon import HANG_S, in_process, running
 from tests.support.wire import next_events
 
-from fallbackd.core.failures import Reason
-from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy, ReasonPolicy
+from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy
+from fallbackd.core.reasons import Reason, ReasonPolicy
 from fallbackd.engine.ticker import tick
 
 COUNTED = 'cat >/dev/null; echo >> "$HOME/{name}.runs"; '

@@ -11,8 +11,8 @@ from tests.support.running_engine import engine_in, settings
 
 from fallbackd.app.places import Places, find_places
 from fallbackd.app.wiring import INSTANT_KEY, clock_facts, open_records, say_alive
-from fallbackd.core.changes import Decision, PutHealth
-from fallbackd.core.health.record import view
+from fallbackd.core.decision import Decision, PutHealth
+from fallbackd.core.health import view
 from fallbackd.core.records import Keys
 from fallbackd.engine.api import Engine
 from fallbackd.lib.clock import Instant, SystemClock

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from fallbackd.app.lifecycle import Watchdog
-from fallbackd.core.changes import PutStory
+from fallbackd.core.decision import PutStory
 from fallbackd.core.ids import DelegationId
 from fallbackd.lib.sdnotify import Notifier
 from fallbackd.stores.memory import MemoryStore

@@ -9,8 +9,8 @@ from tests.support.daemon import HANG_S, in_process
 
 from fallbackd.app.wiring import mint
 from fallbackd.config.load import load
-from fallbackd.core.failures import Reason
 from fallbackd.core.policy import Policy
+from fallbackd.core.reasons import Reason
 
 
 def test_ids_sort_by_time_and_differ() -> None:

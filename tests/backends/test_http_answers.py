@@ -11,7 +11,8 @@ from tests.support.provider_frames import TEXT, Answer
 from tests.support.provider_refusals import Dialect
 
 from fallbackd.backends import KINDS
-from fallbackd.backends.http_calls import ApiMode, parser_of
+from fallbackd.backends.http_calls import parser_of
+from fallbackd.backends.spec import ApiMode
 from fallbackd.classify.classifier import classify
 from fallbackd.core.failures import Failure
 from fallbackd.core.protocol import (

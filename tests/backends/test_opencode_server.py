@@ -9,7 +9,6 @@ import pytest
 from fallbackd.backends import KINDS
 from fallbackd.backends.opencode_server import OpencodeEventReader
 from fallbackd.classify.classifier import classify
-from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import (
     AgentStep,
     Evidence,
@@ -27,6 +26,7 @@ from fallbackd.core.protocol import (
     ToolStarted,
     Usage,
 )
+from fallbackd.core.reasons import Reason
 
 T = TypeVar("T")
 

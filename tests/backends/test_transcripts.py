@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import Options
 from fallbackd.classify.classifier import classify
-from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import (
     AgentStep,
     AgentText,
@@ -27,6 +26,7 @@ from fallbackd.core.protocol import (
     Reply,
     Retrying,
 )
+from fallbackd.core.reasons import Reason
 
 NOW = 1795190000.0
 RUNS: list[tuple[str, dict[str, Any]]] = [

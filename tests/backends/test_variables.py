@@ -10,8 +10,9 @@ from fallbackd.app.configuration import settings_of
 from fallbackd.backends import KINDS
 from fallbackd.backends.variables import EVERY_PROGRAM, is_for_every_program
 from fallbackd.config.load import load
-from fallbackd.core.failures import Reason, make_failure
+from fallbackd.core.failures import make_failure
 from fallbackd.core.ids import BackendId
+from fallbackd.core.reasons import Reason
 from fallbackd.engine.credentials import given_variables, with_variables
 from fallbackd.engine.environment import World
 from fallbackd.lib.secretvalues import is_name_of_secret

@@ -15,11 +15,11 @@ import msgspec
 from tests.benchmarks.table import Row, microseconds, within
 from tests.support.playbook import T0, delegate, fail, failed, policy_of, started, succeeded
 
-from fallbackd.core.changes import Decision, PutSession
 from fallbackd.core.decide import decide
+from fallbackd.core.decision import Decision, PutSession
 from fallbackd.core.events import Event, HealthCleared, ResolveRequested, Woke
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Keys, Session, Snapshot
 from fallbackd.core.watch import Watch
 from fallbackd.engine.loop import keys_of

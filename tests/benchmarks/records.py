@@ -15,7 +15,7 @@ from tests.benchmarks.table import Row, milliseconds, ratio_of
 from tests.stores.records import an_ended, deciding
 from tests.support.daemon import running
 
-from fallbackd.core.changes import PutDelegation
+from fallbackd.core.decision import PutDelegation
 from fallbackd.core.records import Keys
 from fallbackd.stores.sqlite import open_sqlite
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from fallbackd.backends import KINDS
 from fallbackd.classify.classifier import classify
 from fallbackd.classify.rules import Rule
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import Failure
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 
 NOW = 1785578400.0
 CASES: list[dict[str, Any]] = msgspec.json.decode(

@@ -6,8 +6,8 @@ from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import classify
 from fallbackd.classify.reset_time import read_sentence
 from fallbackd.classify.rules import Rule, linear
-from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 from fallbackd_conversations.redact import redact
 
 NOW = 1785578400.0

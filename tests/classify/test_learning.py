@@ -5,8 +5,8 @@ import pytest
 from fallbackd.classify.classifier import classify
 from fallbackd.classify.model import Additions, Model, shipped, weights
 from fallbackd.classify.weighing import Lesson, can_learn, learn
-from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 
 NOW = 1785578400.0
 SAMPLE = "frobnicator: the ducats of this guild are gone, ask the steward (F-17)"

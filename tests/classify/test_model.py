@@ -13,10 +13,11 @@ from fallbackd.classify.lines import Hit
 from fallbackd.classify.model import Model, shipped
 from fallbackd.classify.rules import Rule
 from fallbackd.classify.weighing import weighed
-from fallbackd.core.failures import Reason, make_failure
-from fallbackd.core.health.doubt import MAX_FIRST_WINDOW_S, SURE, doubted, is_doubtful
+from fallbackd.core.failures import make_failure
+from fallbackd.core.health import MAX_FIRST_WINDOW_S, SURE, doubted, is_doubtful
 from fallbackd.core.policy import REASONS
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 
 NOW = 1_800_000_000.0
 UNKNOWN_WORDING = [

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from fallbackd.backends import KINDS
 from fallbackd.classify.classifier import classify
 from fallbackd.classify.error_lines import without_frames
-from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 
 NOW = 1785578400.0
 WORDS = ("rateLimit", "quota_exceeded", "overloaded", "insufficient_quota", "unauthorized")

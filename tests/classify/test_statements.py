@@ -8,8 +8,9 @@ from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import classify
 from fallbackd.classify.error_json import MAX_STATEMENTS, read_lines
 from fallbackd.classify.error_lines import unwrapped
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import Failure
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 
 NOW = 1785578400.0  # 2026-08-01 10:00 UTC
 

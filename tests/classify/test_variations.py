@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from fallbackd.classify.classifier import classify
-from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 
 NOW = 1785578400.0
 MESSAGES = [

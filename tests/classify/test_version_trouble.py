@@ -6,8 +6,9 @@ import pytest
 
 from fallbackd.backends import KINDS
 from fallbackd.classify.classifier import classify
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import Failure
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 
 NOW = 1785578400.0
 NODE = "    at wrapSafe (node:internal/modules/cjs/loader:1464:18)\n"

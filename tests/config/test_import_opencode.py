@@ -9,8 +9,8 @@ from fallbackd.backends import KINDS
 from fallbackd.classify.classifier import classify
 from fallbackd.config.fallback_file import NEWER, OLDER, read_fallbacks, read_opencode_file
 from fallbackd.config.load import load
-from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 
 FILE = {
     "enabled": False,

@@ -7,10 +7,10 @@ from fallbackd.backends import KINDS
 from fallbackd.classify.classifier import classify
 from fallbackd.config import profiles
 from fallbackd.config.load import Loaded, load
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import implicit_backend
 from fallbackd.core.protocol import Evidence, Work
+from fallbackd.core.reasons import Reason
 from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import resolve
 

@@ -25,8 +25,8 @@ from fallbackd.config.schema import (
     SignatureTable,
 )
 from fallbackd.config.show import as_dict
-from fallbackd.core.failures import Reason
 from fallbackd.core.policy import Defaults, Handoff, Price
+from fallbackd.core.reasons import Reason
 
 WORDS = st.sampled_from(
     ["codex", "*", "generic-cli", "openai/gpt-5", "in-session", "rate_limit", "stderr", "(a", ""]

@@ -21,8 +21,7 @@ from fallbackd.core.authority import (
     nothing,
 )
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
-from fallbackd.core.records import Delegation
-from fallbackd.core.turn import Turn
+from fallbackd.core.records import Delegation, Turn
 
 
 def record(name: str = "d1", **fields: Any) -> Delegation:

@@ -6,12 +6,12 @@ import pytest
 from msgspec import structs
 from tests.support.playbook import T0, entry, fail, policy_of
 
-from fallbackd.core import meter
-from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health import machine
-from fallbackd.core.health.record import Health, Pause
+from fallbackd.core import health, meter
+from fallbackd.core.failures import Failure
+from fallbackd.core.health import Health, Pause
 from fallbackd.core.ids import AttemptId, BackendId, ScopeId, SessionId
 from fallbackd.core.policy import REASONS, Backend, Entry, Policy, Role
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Meter, Session
 from fallbackd.core.routing.candidates import candidates_for, find_role
 from fallbackd.core.routing.looking import Request
@@ -21,7 +21,7 @@ POLICY = policy_of("a", "b", "c")
 
 
 def out(scope: str, failure: Failure, *, at: float = 0.0) -> Health:
-    return machine.fail(
+    return health.fail(
         None,
         ScopeId(scope),
         failure,
@@ -106,13 +106,13 @@ def test_cooldown_is_used_under_a_trial_where_nothing_healthy_is_left() -> None:
 
 def test_a_scope_under_trial_is_left_to_its_trial() -> None:
     late = out("backend:a", fail(Reason.CRASH))
-    leased = machine.lease(late, AttemptId("d9.1"), now=T0 + 100)
+    leased = health.lease(late, AttemptId("d9.1"), now=T0 + 100)
     found = look(leased, at=101, chain=("a",))
     assert chosen(found) is None
     assert words(found) == ["in_trial"]
     assert found.in_trial
     assert found.verdicts[0].until_at == T0 + 400
-    ran_out = machine.lease(late, AttemptId("lease-1"), now=T0 + 100, expires_at=T0 + 700)
+    ran_out = health.lease(late, AttemptId("lease-1"), now=T0 + 100, expires_at=T0 + 700)
     assert words(look(ran_out, at=699, chain=("a",))) == ["in_trial"]
     assert words(look(ran_out, at=701, chain=("a",))) == ["chosen"]
 
@@ -120,7 +120,7 @@ def test_a_scope_under_trial_is_left_to_its_trial() -> None:
 def test_one_leased_scope_of_several_unproven_ones_is_enough() -> None:
     policy = policy_of(Backend(id=BackendId("a"), kind="x", quota="q"))
     quota = out("quota:q", fail(Reason.CRASH))
-    leased = machine.lease(out("backend:a", fail(Reason.CRASH)), AttemptId("d9.1"), now=T0 + 900)
+    leased = health.lease(out("backend:a", fail(Reason.CRASH)), AttemptId("d9.1"), now=T0 + 900)
     found = look(leased, quota, at=901, policy=policy, chain=("a",))
     assert words(found) == ["in_trial"]
     assert found.verdicts[0].until_at == T0 + 1200
@@ -246,7 +246,7 @@ def test_one_early_trial_where_nobody_is_usable() -> None:
     assert found.choice.trial_scopes == ("backend:a",)
     assert found.choice.entry == entry("a")
     assert chosen(look(*records, at=60, last_resort=True, tried=frozenset({"a"}))) == "b"
-    leased = machine.lease(records[0], AttemptId("d1.1"), now=T0 + 60)
+    leased = health.lease(records[0], AttemptId("d1.1"), now=T0 + 60)
     assert chosen(look(leased, *records[1:], at=61, last_resort=True)) == "b"
 
 
@@ -284,7 +284,7 @@ def test_the_first_usable_credential_is_taken() -> None:
 def test_a_credential_under_trial_or_in_cooldown_is_left_for_a_better_one() -> None:
     policy = policy_of(TWO_KEYS)
     limited = out("credential:a/k1", fail(Reason.RATE_LIMIT))
-    leased = machine.lease(limited, AttemptId("d9.1"), now=T0 + 1000)
+    leased = health.lease(limited, AttemptId("d9.1"), now=T0 + 1000)
     for record, at in ((leased, 1001), (limited, 400)):
         found = look(record, at=at, policy=policy, chain=("a",)).choice
         assert found is not None

@@ -3,9 +3,7 @@
 from msgspec import structs
 from tests.support.playbook import policy_of
 
-from fallbackd.core import computed
-from fallbackd.core.computed import once
-from fallbackd.core.policy import Policy
+from fallbackd.core.policy import MOST, Policy, once
 
 
 class Counted:
@@ -49,6 +47,6 @@ def test_what_is_computed_makes_no_difference_between_policies() -> None:
 def test_it_is_bounded() -> None:
     counted, policy = Counted(), policy_of("a")
     found = once(counted)
-    for number in range(computed.MOST + 10):
+    for number in range(MOST + 10):
         assert found(policy, str(number)) == f"{number} of 1"
-    assert len(policy.computed) <= computed.MOST
+    assert len(policy.computed) <= MOST

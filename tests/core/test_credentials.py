@@ -6,10 +6,10 @@ import pytest
 from tests.support.playbook import Playbook, delegate, fail, failed, policy_of, succeeded
 
 from fallbackd.core.events import HealthMarked, ResolveRequested
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, CredentialStrategy, Policy
-from fallbackd.core.routing.credentials import pick, usable
+from fallbackd.core.reasons import Reason
+from fallbackd.core.routing.looking import pick, usable
 
 LABELS = ("k1", "k2", "k3")
 

@@ -1,6 +1,6 @@
 """Usage by day: what a day, a week and a month come to."""
 
-from fallbackd.core.day_use import DAY_S, KEPT_DAYS, added, day_of, together
+from fallbackd.core.meter import DAY_S, KEPT_DAYS, added, day_of, together
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import DayUse
 

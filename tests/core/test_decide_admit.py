@@ -21,7 +21,7 @@ from tests.support.playbook import (
 
 from fallbackd.core.authority import Authority
 from fallbackd.core.decide import decide
-from fallbackd.core.effects import StartAttempt, StopAttempt
+from fallbackd.core.decision import StartAttempt, StopAttempt
 from fallbackd.core.events import (
     CancelRequested,
     HealthCleared,
@@ -31,9 +31,9 @@ from fallbackd.core.events import (
     SessionEnded,
     WorkspaceMoved,
 )
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Backend, Entry, Role
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Delegation
 from fallbackd.core.work.workspaces import is_nested
 

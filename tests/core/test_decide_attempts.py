@@ -16,10 +16,11 @@ from tests.support.playbook import (
 )
 
 from fallbackd.core.events import AttemptGaveUp, AttemptRetrying, CancelRequested
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.policy import Policy
 from fallbackd.core.protocol import Output, ProviderAnswered, ToolStarted
+from fallbackd.core.reasons import Reason
 
 ABC = policy_of("a", "b", "c", chains={"a": ["b", "c"]})
 

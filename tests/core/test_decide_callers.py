@@ -18,10 +18,11 @@ from tests.support.playbook import (
 
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import HealthMarked, Reported, ResolveRequested
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
 from fallbackd.core.policy import Backend, Entry, Role
 from fallbackd.core.protocol import Usage
+from fallbackd.core.reasons import Reason
 
 ABC = policy_of("a", "b", "c", chains={"a": ["b", "c"]}, roles={"r": ["a", "b"]})
 

@@ -5,9 +5,9 @@ from typing import Any
 from tests.support.playbook import Playbook, delegate, fail, failed, policy_of
 
 from fallbackd.core.events import CredentialSeen, HealthMarked, LoginAnswered, Reported
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend
+from fallbackd.core.reasons import Reason
 
 A = BackendId("a")
 POOL = policy_of(

@@ -17,10 +17,11 @@ from tests.support.playbook import (
 )
 
 from fallbackd.core.events import AttemptRetrying, CancelRequested, HealthCleared, HealthMarked
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.policy import Backend, Policy, Role
 from fallbackd.core.protocol import Usage
+from fallbackd.core.reasons import Reason
 
 ABC = policy_of("a", "b", "c", chains={"a": ["b", "c"]})
 

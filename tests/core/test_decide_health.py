@@ -14,7 +14,7 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.effects import Export
+from fallbackd.core.decision import Export
 from fallbackd.core.events import (
     ConfigReloaded,
     HealthCleared,
@@ -24,9 +24,9 @@ from fallbackd.core.events import (
     ReadinessSeen,
     Ticked,
 )
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId, SessionId
 from fallbackd.core.policy import Backend
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Session
 
 A = BackendId("a")

@@ -17,11 +17,12 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.effects import StartAttempt
+from fallbackd.core.decision import StartAttempt
 from fallbackd.core.events import AttemptRetrying, CancelRequested, Ticked
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.policy import Backend, Policy
+from fallbackd.core.reasons import Reason
 
 AB = policy_of("a", "b", chains={"a": ["b"]})
 ALONE = policy_of("a")

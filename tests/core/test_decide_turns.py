@@ -9,27 +9,23 @@ from fallbackd.core.events import (
     HealthMarked,
     HealthPaused,
     HealthResumed,
-    SessionCompacted,
-    Ticked,
-)
-from fallbackd.core.failures import Reason
-from fallbackd.core.ids import AttemptId, BackendId, SessionId
-from fallbackd.core.opencode.projects import in_project, longest_windows
-from fallbackd.core.opencode.rulings import Ruled
-from fallbackd.core.opencode.session import why_unprotected
-from fallbackd.core.opencode.turns import Redirect
-from fallbackd.core.policy import REASONS, Backend, Entry, Policy, Project, Role
-from fallbackd.core.protocol import Usage
-from fallbackd.core.rescue import Rescue
-from fallbackd.core.turn_events import (
     RedirectAsked,
     RescueAdvanced,
+    SessionCompacted,
+    Ticked,
     TurnAnswered,
     TurnBegan,
     TurnEnded,
     TurnFailed,
     TurnUsed,
 )
+from fallbackd.core.ids import AttemptId, BackendId, SessionId
+from fallbackd.core.opencode.session import in_project, longest_windows, why_unprotected
+from fallbackd.core.opencode.turns import Redirect, Ruled
+from fallbackd.core.policy import REASONS, Backend, Entry, Policy, Project, Role
+from fallbackd.core.protocol import Usage
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import Rescue
 
 A, B, C = BackendId("a/m"), BackendId("b/m"), BackendId("c/m")
 SERVED = frozenset({A, B, C})

@@ -13,11 +13,12 @@ from tests.support.playbook import (
     started,
 )
 
-from fallbackd.core.effects import StartAttempt
+from fallbackd.core.decision import StartAttempt
 from fallbackd.core.events import AttemptEnded, ConversationSeen, QuestionAnswered
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.policy import Policy, Role
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Attempt
 from fallbackd.core.work.starting import handoff
 

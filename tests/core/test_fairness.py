@@ -4,8 +4,8 @@ import pytest
 from tests.core.test_decide_admit import policy_of, rejected
 from tests.support.playbook import Playbook, delegate, starts, succeeded
 
-from fallbackd.core.effects import StartAttempt
-from fallbackd.core.work.fairness import NESTED_PLACES, turns
+from fallbackd.core.decision import StartAttempt
+from fallbackd.core.work.plan import NESTED_PLACES, turns
 
 
 def queued(play: Playbook) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Policy
-from fallbackd.core.routing.families import (
+from fallbackd.core.routing.candidates import (
     UNKNOWN,
     differs,
     family_of,

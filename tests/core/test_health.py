@@ -6,22 +6,24 @@ from hypothesis import strategies as st
 from msgspec import structs
 from tests.support.playbook import T0, fail
 
-from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health import machine
-from fallbackd.core.health.clocks import from_disk, shift
-from fallbackd.core.health.machine import window_s
-from fallbackd.core.health.record import (
+from fallbackd.core import health
+from fallbackd.core.failures import Failure
+from fallbackd.core.health import (
     Health,
     Outage,
     Pause,
     View,
     count_at,
+    from_disk,
     is_leased,
     severity,
+    shift,
     view,
+    window_s,
 )
 from fallbackd.core.ids import AttemptId, ScopeId
-from fallbackd.core.policy import REASONS, ReasonPolicy
+from fallbackd.core.policy import REASONS
+from fallbackd.core.reasons import Reason, ReasonPolicy
 
 SCOPE = ScopeId("backend:a")
 BLIND = (Reason.TIMEOUT, Reason.STALLED, Reason.CRASH, Reason.UNKNOWN)
@@ -29,7 +31,7 @@ PASSING = (Reason.OVERLOADED, Reason.SERVER_ERROR, Reason.NETWORK)
 
 
 def failed(
-    health: Health | None,
+    record: Health | None,
     failure: Failure,
     *,
     at: float,
@@ -40,8 +42,8 @@ def failed(
     """One failure at `at`; its attempt began a second before, where nothing else is said."""
     started_at = at - 1 if started == "now" else started
     assert not isinstance(started_at, str)
-    return machine.fail(
-        health,
+    return health.fail(
+        record,
         SCOPE,
         failure,
         policy or REASONS[failure.reason],
@@ -183,7 +185,7 @@ def test_a_failure_that_needs_a_repair_takes_over_from_a_passing_one() -> None:
 def test_a_person_may_shorten_and_lengthen() -> None:
     record = failed(None, fail(Reason.RATE_LIMIT, wait_s=5000), at=0)
     for ttl in (10.0, 1e9):
-        marked = machine.mark(
+        marked = health.mark(
             record,
             SCOPE,
             REASONS[Reason.MANUAL],
@@ -197,7 +199,7 @@ def test_a_person_may_shorten_and_lengthen() -> None:
 
 
 def test_no_policy_or_provider_shortens_what_a_person_said() -> None:
-    record = machine.mark(
+    record = health.mark(
         None,
         SCOPE,
         REASONS[Reason.MANUAL],
@@ -211,7 +213,7 @@ def test_no_policy_or_provider_shortens_what_a_person_said() -> None:
 
 def test_an_imported_mark_shortens_nothing() -> None:
     record = failed(None, fail(Reason.RATE_LIMIT, wait_s=5000), at=0)
-    after = machine.mark(
+    after = health.mark(
         record,
         SCOPE,
         REASONS[Reason.MANUAL],
@@ -272,7 +274,7 @@ def test_a_short_mark_has_no_cooldown_longer_than_itself(
     ttl: float | None, cooldown: float
 ) -> None:
     policy = REASONS[Reason.RATE_LIMIT]
-    record = machine.mark(
+    record = health.mark(
         None, SCOPE, policy, reason=Reason.RATE_LIMIT, detail=None, ttl_s=ttl, now=T0
     )
     assert outage_of(record).cooldown_s == cooldown
@@ -285,7 +287,7 @@ def test_a_stated_time_that_proved_too_short_gives_way_to_the_policys_window(
     stated: float, window: float, cooldown: float
 ) -> None:
     failure = fail(Reason.RATE_LIMIT, wait_s=stated)
-    record = machine.fail(
+    record = health.fail(
         None,
         SCOPE,
         failure,
@@ -349,14 +351,14 @@ def test_the_clock_leads_through_cooldown_to_healthy_and_unproven() -> None:
 @pytest.mark.parametrize("at", [400.0, 950.0])
 def test_success_after_the_window_makes_healthy(at: float) -> None:
     record = failed(None, fail(Reason.RATE_LIMIT), at=0)
-    after = machine.succeed(record, started_at=T0 + at)
+    after = health.succeed(record, started_at=T0 + at)
     assert view(after, now=T0 + at) == View(state="healthy")
     assert count_at(after, now=T0 + at) == 0
 
 
 def test_success_of_an_attempt_from_before_the_mark_counts_for_nothing() -> None:
     record = failed(None, fail(Reason.RATE_LIMIT), at=0)
-    assert machine.succeed(record, started_at=T0 - 1) == record
+    assert health.succeed(record, started_at=T0 - 1) == record
 
 
 def test_broken_ends_at_its_ttl() -> None:
@@ -368,7 +370,7 @@ def test_broken_ends_at_its_ttl() -> None:
 
 
 def test_a_revoked_credential_stays_broken() -> None:
-    record = machine.fail(
+    record = health.fail(
         None,
         SCOPE,
         fail(Reason.AUTH, detail="revoked"),
@@ -382,7 +384,7 @@ def test_a_revoked_credential_stays_broken() -> None:
         record = failed(record, fail(reason, at=5), at=5)
     assert view(record, now=T0 + 1e9).state == "broken"
     assert count_at(record, now=T0 + 1e9) >= 1
-    assert view(machine.clear(record), now=T0 + 5) == View(state="healthy")
+    assert view(health.clear(record), now=T0 + 5) == View(state="healthy")
 
 
 def test_a_pause_covers_the_record_and_shows_it_again_afterwards() -> None:
@@ -394,15 +396,15 @@ def test_a_pause_covers_the_record_and_shows_it_again_afterwards() -> None:
 
 def leased(record: Health, name: str, at: float, expires: float | None = None) -> Health:
     expires_at = None if expires is None else T0 + expires
-    return machine.lease(record, AttemptId(name), now=T0 + at, expires_at=expires_at)
+    return health.lease(record, AttemptId(name), now=T0 + at, expires_at=expires_at)
 
 
 def test_a_lease_carries_a_growing_generation_and_is_given_back_by_its_holder_only() -> None:
     record = failed(None, fail(Reason.CRASH), at=0)
     first = leased(record, "d1.1", 70)
     assert first.trial is not None
-    assert machine.release(first, AttemptId("d2.1")) == first
-    second = leased(machine.release(first, AttemptId("d1.1")), "d2.1", 71)
+    assert health.release(first, AttemptId("d2.1")) == first
+    second = leased(health.release(first, AttemptId("d1.1")), "d2.1", 71)
     assert second.trial is not None
     assert second.trial.generation > first.trial.generation
 
@@ -410,8 +412,8 @@ def test_a_lease_carries_a_growing_generation_and_is_given_back_by_its_holder_on
 def test_a_failure_or_a_clear_voids_the_lease() -> None:
     record = leased(failed(None, fail(Reason.CRASH), at=0), "d1.1", 70)
     assert failed(record, fail(Reason.CRASH, at=71), at=71).trial is None
-    assert machine.clear(record).trial is None
-    assert machine.succeed(record, started_at=T0 + 70).trial is None
+    assert health.clear(record).trial is None
+    assert health.succeed(record, started_at=T0 + 70).trial is None
 
 
 def test_the_lease_of_a_caller_runs_out() -> None:
@@ -421,14 +423,14 @@ def test_the_lease_of_a_caller_runs_out() -> None:
 
 
 def early(record: Health) -> float | None:
-    at = machine.early_trial_at(record, last_resort_s=60)
+    at = health.early_trial_at(record, last_resort_s=60)
     return None if at is None else at - T0
 
 
 def test_an_early_trial_of_our_window_is_due_a_minute_after_the_last_attempt() -> None:
     record = failed(None, fail(Reason.RATE_LIMIT), at=0)
     assert early(record) == 60
-    again = machine.release(leased(record, "d1.1", 75), AttemptId("d1.1"))
+    again = health.release(leased(record, "d1.1", 75), AttemptId("d1.1"))
     assert early(again) == 135
 
 
@@ -460,7 +462,7 @@ def test_no_early_trial_of_what_needs_a_repair(reason: Reason) -> None:
 
 def test_no_early_trial_of_a_budget_a_person_or_a_pause() -> None:
     assert early(failed(None, fail(Reason.LOCAL_BUDGET), at=0)) is None
-    said = machine.mark(
+    said = health.mark(
         None,
         SCOPE,
         REASONS[Reason.RATE_LIMIT],

@@ -25,9 +25,8 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.changes import Decision
 from fallbackd.core.decide import decide
-from fallbackd.core.effects import Answer, StartAttempt
+from fallbackd.core.decision import Answer, Decision, StartAttempt
 from fallbackd.core.events import (
     AttemptAnswered,
     AttemptEnded,
@@ -51,15 +50,13 @@ from fallbackd.core.events import (
     Ticked,
     Woke,
 )
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.clocks import from_disk
-from fallbackd.core.health.record import Health, Outage
+from fallbackd.core.health import Health, Outage, from_disk
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Role
 from fallbackd.core.protocol import Output, ProviderAnswered
-from fallbackd.core.questions import USE
-from fallbackd.core.records import Delegation
-from fallbackd.core.work.resumption import resumed_conversation
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import USE, Delegation
+from fallbackd.core.work.sessions import resumed_conversation
 
 NAMES = ("a", "b", "c", "d")
 POLICY = policy_of(

@@ -15,9 +15,9 @@ from tests.support.playbook import (
 
 from fallbackd.core.callers.lease import ReportAnswer
 from fallbackd.core.events import Reported
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId, SessionId
 from fallbackd.core.policy import Backend
+from fallbackd.core.reasons import Reason
 
 
 def backend(name: str, host: str, *, loopback: bool = False) -> Backend:

@@ -6,9 +6,10 @@ from tests.support.playbook import Playbook, fail, policy_of
 
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import HealthCleared, HealthMarked, Reported, ResolveRequested
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
 from fallbackd.core.policy import Backend, Entry
+from fallbackd.core.reasons import Reason
 
 ABC = policy_of("a", "b", "c")
 S, LEASE = SessionId("s"), AttemptId("lease-1")

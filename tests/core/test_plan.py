@@ -13,25 +13,24 @@ from tests.support.playbook import (
 )
 
 from fallbackd.core.case import Case
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import Health, Outage
+from fallbackd.core.health import Health, Outage
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId
 from fallbackd.core.policy import Entry
-from fallbackd.core.questions import Option, Question
-from fallbackd.core.records import Delegation, Ending, Session, Snapshot, Waiting
-from fallbackd.core.turn import Turn
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import (
+    Delegation,
+    Ending,
+    Option,
+    Question,
+    Session,
+    Snapshot,
+    Turn,
+    Waiting,
+)
 from fallbackd.core.work import plan as planning
 from fallbackd.core.work.apply import apply
 from fallbackd.core.work.plan import RULES, RULES_OF_CHAIN, plan, searched
-from fallbackd.core.work.steps import (
-    Clear,
-    End,
-    Hold,
-    Queue,
-    Start,
-    Wait,
-    ended,
-)
+from fallbackd.core.work.steps import Clear, End, Hold, Queue, Start, Wait, ended
 from fallbackd.core.work.transitions import TRANSITIONS
 
 D1 = DelegationId("d1")

@@ -26,11 +26,10 @@ from fallbackd.core.events import (
     ResolveRequested,
     Ticked,
 )
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Role, RoleKind
-from fallbackd.core.questions import AnsweredBy, Question, delegation_asking
-from fallbackd.core.records import HandedBack
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import AnsweredBy, HandedBack, Question, delegation_asking
 
 
 def backend(name: str, **more: Any) -> Backend:

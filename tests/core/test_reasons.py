@@ -27,12 +27,12 @@ from fallbackd.classify.classifier import classify
 from fallbackd.classify.rules import Rule
 from fallbackd.config.load import load
 from fallbackd.core.failures import Reason, make_failure
-from fallbackd.core.health.machine import fail
-from fallbackd.core.health.scopes import failed_scope
+from fallbackd.core.health import fail
+from fallbackd.core.scopes import failed_scope
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import HOPPING, Backend, Policy
 from fallbackd.core.protocol import Evidence
-from fallbackd.core.upkeep.marks import reason_of
+from fallbackd.core.upkeep import reason_of
 
 loaded = load("""
 [policy.maintenance]

@@ -6,16 +6,10 @@ import pytest
 from tests.support.playbook import Playbook, delegate, fail, failed, policy_of, succeeded
 
 from fallbackd.core.callers.lease import Resolution
-from fallbackd.core.events import (
-    HealthMarked,
-    HealthResumed,
-    Reported,
-    ResolveRequested,
-    Ticked,
-)
-from fallbackd.core.failures import Reason
+from fallbackd.core.events import HealthMarked, HealthResumed, Reported, ResolveRequested, Ticked
 from fallbackd.core.ids import BackendId, SessionId
 from fallbackd.core.policy import Entry, Role
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Delegation
 
 NAMES = ("primary", "p0", "p1", "p2")

@@ -18,16 +18,12 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.effects import StartAttempt
-from fallbackd.core.events import (
-    AttemptEnded,
-    AttemptRetrying,
-    ConversationSeen,
-    HealthPaused,
-)
-from fallbackd.core.failures import NO_CONVERSATION, Failure, Reason
+from fallbackd.core.decision import StartAttempt
+from fallbackd.core.events import AttemptEnded, AttemptRetrying, ConversationSeen, HealthPaused
+from fallbackd.core.failures import NO_CONVERSATION, Failure
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.policy import Backend, Policy
+from fallbackd.core.reasons import Reason
 
 ABC = policy_of("a", "b", "c", chains={"a": ["b", "c"]})
 OVERLOADED = fail(Reason.OVERLOADED)

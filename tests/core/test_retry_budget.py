@@ -15,9 +15,9 @@ from tests.support.playbook import (
 
 from fallbackd.core import meter
 from fallbackd.core.events import Reported, ResolveRequested
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.policy import Backend, Policy
+from fallbackd.core.reasons import Reason
 
 CHAIN = policy_of("a", "b", "c", "d", chains={"a": ["b", "c", "d"]}, max_running=1000)
 

@@ -16,9 +16,10 @@ from tests.support.playbook import (
 
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import HealthMarked, Reported, ResolveRequested
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.policy import Backend, Policy
+from fallbackd.core.reasons import Reason
 
 A = BackendId("a")
 

@@ -4,11 +4,12 @@ import pytest
 from tests.core.test_health import failed
 from tests.support.playbook import T0, fail
 
-from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health.record import Health
-from fallbackd.core.health.scopes import failed_scope, is_scope_of, own_health, scopes_of, touched
+from fallbackd.core.failures import Failure
+from fallbackd.core.health import Health
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend
+from fallbackd.core.reasons import Reason
+from fallbackd.core.scopes import failed_scope, is_scope_of, own_health, scopes_of, touched
 
 
 def backend(**more: object) -> Backend:

@@ -6,20 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import Health, Outage, Pause, view
+from fallbackd.core.health import Health, Outage, Pause, view
 from fallbackd.core.ids import ScopeId
-from fallbackd.core.share.folding import folded, untold
-from fallbackd.core.share.records import (
+from fallbackd.core.reasons import Reason
+from fallbackd.core.share import (
     PersonWord,
     SharedLease,
     SharedMark,
+    SharedNames,
     SharedRecord,
+    folded,
     in_force,
+    is_shared_fact,
     join,
     moved,
+    untold,
 )
-from fallbackd.core.share.scopes import SharedNames, is_shared_fact
 
 SCOPE = ScopeId("quota:plan")
 TIMES = st.integers(0, 12).map(float)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fallbackd.core.ids import ScopeId
-from fallbackd.core.share.turns import TURN_S, turn_of
+from fallbackd.core.share import TURN_S, turn_of
 
 PLAN = ScopeId("quota:plan")
 NAMES = [f"i{number}" for number in range(10)]

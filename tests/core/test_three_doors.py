@@ -34,20 +34,22 @@ from tests.support.playbook import (
 )
 
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
-from fallbackd.core.events import CancelRequested, Reported, ResolveRequested
-from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health.record import Health, Outage, Pause, Trial
-from fallbackd.core.ids import AttemptId, BackendId, ScopeId, SessionId
-from fallbackd.core.opencode.rulings import Ruled
-from fallbackd.core.opencode.turns import Redirect
-from fallbackd.core.policy import HOPPING, IN_SESSION_KIND, Backend, Entry, Policy, Role
-from fallbackd.core.turn_events import (
+from fallbackd.core.events import (
+    CancelRequested,
     RedirectAsked,
+    Reported,
     RescueAdvanced,
+    ResolveRequested,
     TurnAnswered,
     TurnBegan,
     TurnFailed,
 )
+from fallbackd.core.failures import Failure
+from fallbackd.core.health import Health, Outage, Pause, Trial
+from fallbackd.core.ids import AttemptId, BackendId, ScopeId, SessionId
+from fallbackd.core.opencode.turns import Redirect, Ruled
+from fallbackd.core.policy import HOPPING, IN_SESSION_KIND, Backend, Entry, Policy, Role
+from fallbackd.core.reasons import Reason
 
 S = SessionId("s")
 ROLE = "r"

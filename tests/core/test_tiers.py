@@ -16,9 +16,9 @@ from tests.support.playbook import (
 
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.events import HealthMarked, HealthPaused, ResolveRequested
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Role
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import HandedBack
 from fallbackd.core.views import Shown, health_entry
 

@@ -4,9 +4,9 @@ from tests.support.playbook import T0, Playbook, delegate, fail, failed, policy_
 
 from fallbackd.api import shapes
 from fallbackd.core.events import HealthMarked, HealthPaused
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend
+from fallbackd.core.reasons import Reason
 from fallbackd.core.views import (
     Shown,
     fallback_reason,

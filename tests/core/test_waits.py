@@ -17,16 +17,12 @@ from tests.support.playbook import (
     succeeded,
 )
 
-from fallbackd.core.events import (
-    AttemptAnswered,
-    AttemptRetrying,
-    HealthCleared,
-    HealthMarked,
-)
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.events import AttemptAnswered, AttemptRetrying, HealthCleared, HealthMarked
+from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Policy
 from fallbackd.core.protocol import Output, ProviderAnswered, ToolEnded, ToolStarted
+from fallbackd.core.reasons import Reason
 
 AB = policy_of("a", "b", chains={"a": ["b"]})
 ALONE = policy_of("a")

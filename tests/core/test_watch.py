@@ -5,7 +5,6 @@ from msgspec import structs
 from tests.support.playbook import Playbook, delegate, policy_of
 
 from fallbackd.core.case import Case
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Defaults, Policy
 from fallbackd.core.protocol import (
@@ -18,6 +17,7 @@ from fallbackd.core.protocol import (
     ToolStarted,
     Usage,
 )
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Snapshot
 from fallbackd.core.watch import Passed, Watch, WatchLimits, expiry, see, worse
 from fallbackd.core.work.running import limits_of

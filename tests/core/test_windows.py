@@ -3,7 +3,7 @@
 from tests.core.test_decide_admit import policy_of
 from tests.support.playbook import Playbook, delegate, succeeded
 
-from fallbackd.core.effects import OpenWindow
+from fallbackd.core.decision import OpenWindow
 from fallbackd.core.ids import DelegationId
 
 

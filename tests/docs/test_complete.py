@@ -11,7 +11,7 @@ from tests.docs.scene import DOCS, ROOT, pages
 
 from fallbackd.backends import KINDS
 from fallbackd.config.schema import json_schema
-from fallbackd.core.failures import Reason
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import DelegationState, VerdictWord
 from fallbackd_client.cli.commands import COMMANDS, Command
 from fallbackd_client.cli.parsing import command_parser

@@ -17,7 +17,7 @@ from tests.support.provider import Call
 from tests.support.provider_frames import TEXT
 from tests.support.saying import say
 
-from fallbackd.core.work.resumption import CONTINUE
+from fallbackd.core.work.sessions import CONTINUE
 
 MODES = ("interactive", "batch")
 BOTH = tuple((agent, mode) for agent in ("codex", "claude") for mode in MODES)

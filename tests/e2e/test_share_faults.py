@@ -15,7 +15,7 @@ from tests.support.sharing_group import HANG_S, HOST, PLAN, Machine, Provider, g
 from fallbackd.core.events import Reported
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.protocol import Evidence
-from fallbackd.core.share.turns import TURN_S
+from fallbackd.core.share import TURN_S
 from fallbackd.engine import callers, feedback
 
 SCOPE = ScopeId(f"provider:{HOST}")

@@ -7,16 +7,9 @@ import pytest
 from msgspec import structs
 from tests.support.redis_server import RedisServer, redis_server
 
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import ScopeId
-from fallbackd.core.share.records import (
-    PersonWord,
-    SharedLease,
-    SharedMark,
-    SharedRecord,
-    in_force,
-    join,
-)
+from fallbackd.core.reasons import Reason
+from fallbackd.core.share import PersonWord, SharedLease, SharedMark, SharedRecord, in_force, join
 from fallbackd.ports.share import Card, Failing, Leased, ShareReading
 from fallbackd.stores.share_redis.store import RedisShare, ShareAddress
 

@@ -19,7 +19,7 @@ from tests.support.running_engine import (
 )
 from tests.support.scripts import runs_of, script
 
-from fallbackd.core.effects import WakeAt
+from fallbackd.core.decision import WakeAt
 from fallbackd.core.events import Reported
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.protocol import Evidence

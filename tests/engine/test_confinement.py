@@ -11,7 +11,7 @@ from fallbackd.backends import KINDS
 from fallbackd.backends.codex_cli import CONFIG as CONFIG_OF_CODEX
 from fallbackd.backends.toolchains import CACHES, TOOLCHAINS
 from fallbackd.config.load import load
-from fallbackd.core.failures import Reason, make_failure
+from fallbackd.core.failures import make_failure
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import (
     CommandLine,
@@ -22,6 +22,7 @@ from fallbackd.core.protocol import (
     ServedPrompt,
     Work,
 )
+from fallbackd.core.reasons import Reason
 from fallbackd.core.routing.candidates import shell_of
 from fallbackd.engine import attempts
 from fallbackd.engine.confinement import (

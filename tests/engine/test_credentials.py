@@ -11,7 +11,7 @@ from tests.support.clock import ManualClock
 from tests.support.running_engine import Agent, agent, engine_in, settings, work
 from tests.support.scripts import script
 
-from fallbackd.core.health.record import view
+from fallbackd.core.health import view
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.protocol import CredentialRef
 from fallbackd.core.records import Delegation

@@ -19,7 +19,7 @@ from tests.support.running_engine import (
 )
 from tests.support.scripts import says, script
 
-from fallbackd.core.failures import Reason
+from fallbackd.core.reasons import Reason
 from fallbackd.engine.api import Engine
 from fallbackd.engine.requests import Draining, NewWork
 

@@ -9,9 +9,10 @@ from tests.support.scripts import script
 from tests.support.watching import watching
 
 from fallbackd.core.events import Reported
-from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.failures import Failure, make_failure
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 from fallbackd.engine import callers
 from fallbackd.engine.judging import texts_in, without_quotations
 

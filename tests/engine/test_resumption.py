@@ -7,7 +7,7 @@ import pytest
 from tests.support.running_engine import agent, ended, engine_in, settings, tried, until, work
 from tests.support.scripts import says, script
 
-from fallbackd.core.work.resumption import CONTINUE
+from fallbackd.core.work.sessions import CONTINUE
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.requests import NewWork
 

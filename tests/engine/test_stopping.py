@@ -21,9 +21,9 @@ from tests.support.running_engine import (
 from tests.support.scripts import runs_of, script
 from tests.transports.programs import is_alive, read_pid
 
-from fallbackd.core.effects import WakeWaiting
-from fallbackd.core.failures import Reason
+from fallbackd.core.decision import WakeWaiting
 from fallbackd.core.protocol import Call, Chunk, Exit, ProcessExit
+from fallbackd.core.reasons import Reason
 from fallbackd.engine.requests import Draining, NewWork
 
 ANSWERS = "cat >/dev/null; echo answer of $(basename $0)"

@@ -16,7 +16,7 @@ from tests.support.running_engine import agent, ended, engine_in, settings, trie
 from tests.support.scripts import says, script
 
 from fallbackd.backends.commands import as_plain_text
-from fallbackd.core.effects import WakeAt
+from fallbackd.core.decision import WakeAt
 from fallbackd.core.events import AttemptStarted, Event
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Handoff

@@ -17,8 +17,7 @@ from tests.support.running_engine import (
 )
 from tests.support.scripts import runs_of, script
 
-from fallbackd.core.failures import Reason
-from fallbackd.core.policy import ReasonPolicy
+from fallbackd.core.reasons import Reason, ReasonPolicy
 from fallbackd.engine import feedback
 from fallbackd.engine.requests import NewWork
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Literal, NamedTuple
 
-from fallbackd.core.failures import Reason
+from fallbackd.core.reasons import Reason
 
 Condition = Literal[
     "healthy",

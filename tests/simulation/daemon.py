@@ -18,9 +18,9 @@ from tests.simulation.stage import Stage
 
 from fallbackd.app.wiring import clock_facts, last_instant, say_alive
 from fallbackd.backends import KINDS
-from fallbackd.core.changes import Decision, Journaled
+from fallbackd.core.decision import Decision, Journaled
 from fallbackd.core.events import Event
-from fallbackd.core.health.clocks import from_disk
+from fallbackd.core.health import from_disk
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.protocol import Call
 from fallbackd.core.records import Keys, Snapshot

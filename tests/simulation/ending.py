@@ -7,11 +7,11 @@ from tests.simulation.callers import Callers
 from tests.simulation.stage import Stage
 
 from fallbackd.core.callers.lease import LEASE_S
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import Health, is_leased
-from fallbackd.core.health.scopes import scopes_of
+from fallbackd.core.health import Health, is_leased
 from fallbackd.core.ids import ScopeId, delegation_of
 from fallbackd.core.policy import Backend
+from fallbackd.core.reasons import Reason
+from fallbackd.core.scopes import scopes_of
 from fallbackd.engine import feedback
 from fallbackd.engine.requests import NewWork
 

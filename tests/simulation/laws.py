@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests.simulation.stage import Stage
 from tests.support import laws
 
-from fallbackd.core.changes import Decision, DropSession, PutDelegation, PutHealth, PutSession
-from fallbackd.core.effects import Answer, StartAttempt
+from fallbackd.core.decision import (
+    Answer,
+    Decision,
+    DropSession,
+    PutDelegation,
+    PutHealth,
+    PutSession,
+    StartAttempt,
+)
 from fallbackd.core.events import (
     AttemptEnded,
     ClockStepped,
@@ -22,12 +29,12 @@ from fallbackd.core.events import (
     ResolveRequested,
     Woke,
 )
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import Health, is_leased, view
-from fallbackd.core.health.scopes import find_backend, scopes_of
+from fallbackd.core.health import Health, is_leased, view
 from fallbackd.core.ids import AttemptId, DelegationId, ScopeId, SessionId, delegation_of
 from fallbackd.core.policy import Policy
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Attempt, Delegation, Session, Snapshot
+from fallbackd.core.scopes import find_backend, scopes_of
 from fallbackd.core.work.workspaces import is_nested
 
 if TYPE_CHECKING:

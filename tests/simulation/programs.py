@@ -13,11 +13,11 @@ from tests.simulation.agents import BLAME, FOREVER, Play, answers, fails, talks,
 from tests.simulation.script import Member
 from tests.simulation.stage import Stage
 
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, delegation_of
 from fallbackd.core.protocol import Call, Chunk, CommandLine, Exit, NotStarted, ProcessExit
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Delegation
-from fallbackd.core.work.resumption import resumed_conversation
+from fallbackd.core.work.sessions import resumed_conversation
 
 BLIND = frozenset({Reason.TIMEOUT, Reason.STALLED})
 """What a program is blamed for that could not run for a while."""

@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple
 from tests.simulation.agents import Condition, Kind, Task
 
 from fallbackd.backends.spec import Options
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Defaults, Entry, Policy, Role
 from fallbackd.core.protocol import CredentialRef
+from fallbackd.core.reasons import Reason
 from fallbackd.engine.environment import Settings
 
 Tells = Literal["nothing", "truth", "too_short", "too_long"]

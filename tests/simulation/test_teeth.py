@@ -6,8 +6,7 @@ import pytest
 from msgspec import structs
 from tests.simulation.run import play, somewhere
 
-from fallbackd.core.case import Case
-from fallbackd.core.case_view import CaseView
+from fallbackd.core.case import Case, CaseView
 from fallbackd.core.decide import DECIDED
 from fallbackd.core.events import AttemptEnded
 from fallbackd.core.records import Attempt, Delegation
@@ -39,7 +38,7 @@ def _lets_sessions_be_shared(case: CaseView, delegation: Delegation) -> Delegati
 RULES: dict[str, tuple[int, str, Any, str]] = {
     "a trial gives its lease back": (
         0,
-        "fallbackd.core.health.machine.release",
+        "fallbackd.core.health.release",
         lambda health, attempt: health,
         "a_trial_belongs_to_a_running_attempt",
     ),
@@ -75,7 +74,7 @@ RULES: dict[str, tuple[int, str, Any, str]] = {
     ),
     "windows last": (
         11,
-        "fallbackd.core.health.machine.window_s",
+        "fallbackd.core.health.window_s",
         lambda policy, count, luck: 0.01,
         "is out:",
     ),
@@ -99,7 +98,7 @@ RULES: dict[str, tuple[int, str, Any, str]] = {
     ),
     "a success proves a backend": (
         0,
-        "fallbackd.core.health.machine.succeed",
+        "fallbackd.core.health.succeed",
         lambda health, started_at: health,
         "stands after the proof",
     ),

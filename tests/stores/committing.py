@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 
-from fallbackd.core.changes import Decision, Note, PutSession
+from fallbackd.core.decision import Decision, Note, PutSession
 from fallbackd.core.ids import BackendId, SessionId
 from fallbackd.core.records import Keys, Session, Snapshot
 from fallbackd.stores.sqlite import open_sqlite

@@ -20,7 +20,7 @@ from tests.stores.records import (
     deciding,
 )
 
-from fallbackd.core.changes import (
+from fallbackd.core.decision import (
     Decision,
     DropSession,
     PutDelegation,

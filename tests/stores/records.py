@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from fallbackd.core.changes import Change, Decision, Note, PutStory
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import Health, Outage
+from fallbackd.core.decision import Change, Decision, Note, PutStory
+from fallbackd.core.health import Health, Outage
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Delegation, Meter, Session, Snapshot
 
 NOW = 1_700_000_000.0

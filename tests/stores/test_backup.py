@@ -7,7 +7,7 @@ import anyio
 from tests.stores.contract import NONE
 from tests.stores.records import NOW, a_note, a_session, deciding
 
-from fallbackd.core.changes import PutSession
+from fallbackd.core.decision import PutSession
 from fallbackd.core.ids import SessionId
 from fallbackd.stores.sqlite import open_sqlite
 

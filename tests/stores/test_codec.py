@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from tests.stores.records import NOW, a_delegation, a_note, a_session, a_story, an_outage
 
-from fallbackd.core.changes import Note, PutStory
-from fallbackd.core.health.record import Health
+from fallbackd.core.decision import Note, PutStory
+from fallbackd.core.health import Health
 from fallbackd.core.records import Delegation, Hop, Session, Verdict
 from fallbackd.stores.writes import Undecodable, decode, encode
 

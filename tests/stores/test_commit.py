@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.stores.records import NOW, a_note, a_session
 
-from fallbackd.core.changes import Decision, PutSession
+from fallbackd.core.decision import Decision, PutSession
 from fallbackd.core.records import Keys, Snapshot
 from fallbackd.stores.database import Database
 from fallbackd.stores.mirror import Draft, Mirror

@@ -9,7 +9,7 @@ import pytest
 from tests.stores.contract import NONE
 from tests.stores.records import NOW, a_note, a_session, an_ended, deciding
 
-from fallbackd.core.changes import PutDelegation, PutSession
+from fallbackd.core.decision import PutDelegation, PutSession
 from fallbackd.stores.sqlite import open_sqlite
 
 PAGE_BYTES = 4096

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.stores.records import NOW, a_note, a_session, an_ended
 
-from fallbackd.core.changes import PutDelegation, PutSession
+from fallbackd.core.decision import PutDelegation, PutSession
 from fallbackd.stores.database import PRUNED_AT_ONCE, Database
 from fallbackd.stores.opening import CHECK_ALL_BYTES
 from fallbackd.stores.writes import writes_of

@@ -30,7 +30,7 @@ from tests.stores.records import (
     deciding,
 )
 
-from fallbackd.core.changes import (
+from fallbackd.core.decision import (
     Change,
     DropSession,
     PutDelegation,

@@ -6,7 +6,7 @@ import pytest
 from tests.stores.contract import StoreContract
 from tests.stores.records import a_session, deciding
 
-from fallbackd.core.changes import PutSession
+from fallbackd.core.decision import PutSession
 from fallbackd.core.records import Keys
 from fallbackd.ports.store import StoreUnwritable
 from fallbackd.stores.memory import MemoryStore

@@ -7,11 +7,10 @@ import pytest
 from tests.stores.contract import NONE
 from tests.stores.records import NOW, a_note, deciding
 
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Entry
-from fallbackd.core.rescue import Message
-from fallbackd.core.turn import MadeMark, Tried, Turn
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import MadeMark, Message, Tried, Turn
 from fallbackd.stores import opening
 from fallbackd.stores.opening import MIGRATIONS, StoreTooNew
 from fallbackd.stores.sqlite import open_sqlite

@@ -2,7 +2,7 @@
 
 from tests.stores.records import NOW, a_delegation, a_note, a_session, an_ended, an_outage
 
-from fallbackd.core.changes import Change, DropSession, PutDelegation, PutHealth, PutSession
+from fallbackd.core.decision import Change, DropSession, PutDelegation, PutHealth, PutSession
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import Keys
 from fallbackd.stores.mirror import Draft, Mirror

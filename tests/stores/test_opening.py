@@ -10,7 +10,7 @@ from tests.stores.contract import NONE
 from tests.stores.hardship import unprivileged
 from tests.stores.records import NOW, a_note, a_session, an_ended, deciding
 
-from fallbackd.core.changes import PutDelegation, PutSession
+from fallbackd.core.decision import PutDelegation, PutSession
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.ports.store import StoreUnwritable
 from fallbackd.stores import open_store

@@ -24,7 +24,7 @@ from tests.stores.records import (
     deciding,
 )
 
-from fallbackd.core.changes import (
+from fallbackd.core.decision import (
     Decision,
     DropSession,
     PutDelegation,
@@ -32,7 +32,7 @@ from fallbackd.core.changes import (
     PutMeter,
     PutSession,
 )
-from fallbackd.core.health.record import Trial
+from fallbackd.core.health import Trial
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.records import Attempt, Keys, Snapshot
 from fallbackd.ports.store import Selection

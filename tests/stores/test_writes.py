@@ -3,7 +3,7 @@
 import pytest
 from tests.stores.records import a_meter, a_note, a_session, a_story, an_ended, an_outage
 
-from fallbackd.core.changes import DropSession, PutDelegation, PutHealth, PutMeter, PutSession
+from fallbackd.core.decision import DropSession, PutDelegation, PutHealth, PutMeter, PutSession
 from fallbackd.core.ids import SessionId
 from fallbackd.stores.writes import Writes, encode, writes_of
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from contrib.docs.reference import reason_policies
 from msgspec import structs
 
-from fallbackd.core.failures import Reason, make_failure
-from fallbackd.core.health import machine
-from fallbackd.core.health.record import Health, Pause, view
+from fallbackd.core import health
+from fallbackd.core.failures import make_failure
+from fallbackd.core.health import Health, Pause, view
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.policy import REASONS
+from fallbackd.core.reasons import Reason
 from fallbackd.core.work.transitions import TRANSITIONS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,14 +37,14 @@ def delegation_states() -> str:
 
 def _failed(record: Health, reason: Reason) -> Health:
     failure = make_failure(reason, now=NOW)
-    return machine.fail(
+    return health.fail(
         record, SCOPE, failure, REASONS[reason], started_at=NOW - 1, now=NOW, luck=0.5
     )
 
 
 def _out(reason: Reason, *, ended: bool) -> Health:
     """A record that was marked at T0, its window over or not."""
-    found = machine.fail(
+    found = health.fail(
         None,
         SCOPE,
         make_failure(reason, now=T0),
@@ -78,9 +79,9 @@ def _after(record: Health, at: float) -> str:
 EVENTS: dict[str, Callable[[str, Health], str]] = {
     "failure that passes": lambda _, one: _after(_failed(one, Reason.SERVER_ERROR), NOW),
     "failure to repair": lambda _, one: _after(_failed(one, Reason.AUTH), NOW),
-    "success": lambda _, one: _after(machine.succeed(one, started_at=NOW - 1), NOW),
+    "success": lambda _, one: _after(health.succeed(one, started_at=NOW - 1), NOW),
     "its time is over": lambda state, one: _after(one, _END.get(state, NOW)),
-    "a person clears": lambda _, one: _after(machine.clear(one), NOW),
+    "a person clears": lambda _, one: _after(health.clear(one), NOW),
     "a person pauses": lambda _, one: _after(structs.replace(one, pause=Pause(since_at=NOW)), NOW),
     "a person resumes": lambda _, one: _after(structs.replace(one, pause=None), NOW),
 }

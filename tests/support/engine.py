@@ -12,13 +12,12 @@ from fallbackd.classify.rules import Rule
 from fallbackd.config.fields import Problem
 from fallbackd.core.authority import PERSON, Authority
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
-from fallbackd.core.changes import Decision, Journaled, Note, PutStory
+from fallbackd.core.decision import Decision, Journaled, Note, PutStory
 from fallbackd.core.events import Event, HealthCleared, Reported, ResolveRequested
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Backend, Policy
-from fallbackd.core.questions import Question, options_with
-from fallbackd.core.records import Delegation, Keys, Session, Snapshot
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import Delegation, Keys, Question, Session, Snapshot, options_with
 from fallbackd.engine.environment import Settings, Transports, World
 from fallbackd.engine.exchanges import Exchanges
 from fallbackd.engine.live import Progress

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
-from fallbackd.core.health.record import Health
+from fallbackd.core.case import reactive_hops
+from fallbackd.core.health import Health
 from fallbackd.core.ids import DelegationId, ScopeId
 from fallbackd.core.records import Attempt, Delegation, Session
-from fallbackd.core.so_far import reactive_hops
 from fallbackd.core.work.workspaces import is_nested
 
 Active = Mapping[DelegationId, Delegation]

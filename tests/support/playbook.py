@@ -12,11 +12,13 @@ on the way comes back as `Woke`, in order. `WakeWaiting` comes back at once.
 from collections.abc import Mapping
 from typing import Any
 
-from fallbackd.core.changes import Decision, Note, PutStory
 from fallbackd.core.decide import decide
-from fallbackd.core.effects import (
+from fallbackd.core.decision import (
     Answer,
+    Decision,
     Effect,
+    Note,
+    PutStory,
     StartAttempt,
     StopAttempt,
     WakeAt,
@@ -32,11 +34,12 @@ from fallbackd.core.events import (
     Resumed,
     Woke,
 )
-from fallbackd.core.failures import Confidence, Failure, Reason, make_failure
-from fallbackd.core.health.record import Health, Outage, View, view
+from fallbackd.core.failures import Confidence, Failure, make_failure
+from fallbackd.core.health import Health, Outage, View, view
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy, Role, max_wait_s
 from fallbackd.core.protocol import Observation, Usage
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Delegation, Session, Snapshot
 from fallbackd.core.watch import Watch, see
 from fallbackd.engine.loop import keys_of

@@ -14,8 +14,8 @@ from tests.support.clock import ManualClock
 from fallbackd.backends import KINDS
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.config.profiles import of_kind
-from fallbackd.core.changes import Journaled
-from fallbackd.core.health.record import view
+from fallbackd.core.decision import Journaled
+from fallbackd.core.health import view
 from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy
 from fallbackd.core.records import Delegation

@@ -11,11 +11,10 @@ from tests.support.running_engine import agent, engine_in, settings
 
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.events import Reported, ResolveRequested
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import View, view
+from fallbackd.core.health import View, view
 from fallbackd.core.ids import BackendId, ScopeId
-from fallbackd.core.policy import ReasonPolicy
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason, ReasonPolicy
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.engine.peers import Grouping, Shared

@@ -22,9 +22,9 @@ from fallbackd.core.events import (
     SessionEnded,
     Ticked,
 )
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
 from fallbackd.core.policy import REASONS, Policy
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Delegation
 from fallbackd.core.routing.suggest import Task, suggest
 from fallbackd.core.views import fallback_reason, health_entries, health_entry

@@ -21,7 +21,7 @@ from fallbackd.backends import ENDPOINTS, KINDS
 from fallbackd.backends.spec import Options
 from fallbackd.classify.classifier import classify
 from fallbackd.config.load import load
-from fallbackd.core.health.record import view
+from fallbackd.core.health import view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.protocol import Chunk, Evidence, HttpResponse
 from fallbackd.core.records import Delegation

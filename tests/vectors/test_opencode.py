@@ -14,10 +14,10 @@ from tests.support.watching import Watching, watching
 from fallbackd.api.opencode import periods, status_words
 from fallbackd.api.shapes import session_usage
 from fallbackd.core.events import Reported
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import REASONS, Policy
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 from fallbackd.core.views import health_entry
 from fallbackd.engine import callers, feedback
 from fallbackd.fronts.opencode.front import notice_of, show

@@ -11,11 +11,12 @@ from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import classify
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import HealthCleared, HealthMarked, Reported, ResolveRequested
-from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health.clocks import from_disk
+from fallbackd.core.failures import Failure
+from fallbackd.core.health import from_disk
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.policy import REASONS, Backend, Entry, max_wait_s
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Delegation
 from fallbackd.core.views import health_entry, scope_entry
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fallbackd.config.project_files import FoundFiles, look
-from fallbackd.core.failures import Reason
 from fallbackd.core.policy import REASONS, Project
+from fallbackd.core.reasons import Reason
 
 Json = dict[str, Any]
 CASES: list[Json] = json.loads((Path(__file__).parent / "projects.json").read_text("utf-8"))

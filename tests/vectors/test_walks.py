@@ -30,7 +30,7 @@ from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Backend, Entry, Policy
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.records import Attempt
-from fallbackd.core.work.retry_budget import backoff_s
+from fallbackd.core.work.retries import backoff_s
 
 Json = dict[str, Any]
 CASES: list[Json] = json.loads((Path(__file__).parent / "walks.json").read_text("utf-8"))

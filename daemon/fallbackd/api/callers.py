@@ -20,9 +20,9 @@ from fallbackd.core.figures import Figure
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.core.reasons import NOT_SET_UP
+from fallbackd.core.records import Turn
 from fallbackd.core.routing import suggest as rules
 from fallbackd.core.routing.candidates import candidates_for
-from fallbackd.core.turn import Turn
 from fallbackd.engine import callers, interactive
 from fallbackd.engine.admission import require_readable
 from fallbackd.engine.requests import Invalid

@@ -13,7 +13,7 @@ from fallbackd.api.host import Caller
 from fallbackd.core import records
 from fallbackd.core.authority import Authority, by_default
 from fallbackd.core.ids import DelegationId, SessionId
-from fallbackd.core.questions import delegation_asking
+from fallbackd.core.records import delegation_asking
 from fallbackd.engine import feedback
 from fallbackd.engine.requests import NewWork
 from fallbackd.lib.alike import alike

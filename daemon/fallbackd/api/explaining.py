@@ -6,7 +6,7 @@ from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd.core import records
-from fallbackd.core.changes import PutStory
+from fallbackd.core.decision import PutStory
 from fallbackd.engine.exchanges import KEPT, PREFIX, ExchangeRecord, ExchangeStep
 from fallbackd.engine.requests import Unknown
 from fallbackd_client.wire.methods.exchanges import (

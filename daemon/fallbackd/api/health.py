@@ -8,10 +8,10 @@ import msgspec
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
 from fallbackd.core import views
-from fallbackd.core.health.scopes import find_backend, is_scope_of
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import IN_SESSION_KIND, Policy
 from fallbackd.core.records import Snapshot
+from fallbackd.core.scopes import find_backend, is_scope_of
 from fallbackd.engine import feedback
 from fallbackd.engine.requests import Draining, Unknown
 from fallbackd_client.wire.health_shapes import HealthEntry

@@ -19,8 +19,7 @@ from fallbackd.core.decision_log import model_words
 from fallbackd.core.opencode.session import Unprotected
 from fallbackd.core.protocol import Usage
 from fallbackd.core.reasons import NOT_SET_UP
-from fallbackd.core.records import Session
-from fallbackd.core.rescue import Rescue
+from fallbackd.core.records import Rescue, Session
 from fallbackd.core.routing.suggest import duration
 from fallbackd.core.views import health_entries, health_entry
 from fallbackd.engine.api import Engine

@@ -9,15 +9,14 @@ from msgspec import UNSET, UnsetType, convert, structs
 from fallbackd.api.handler import ApiError
 from fallbackd.backends import KINDS
 from fallbackd.config.fields import Problem
-from fallbackd.core import changes, failures, questions, reasons, views
+from fallbackd.core import decision, failures, reasons, views
 from fallbackd.core import protocol as exchange
 from fallbackd.core import records as state
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.reasons import Reason
-from fallbackd.core.records import Verdict
-from fallbackd.core.rescue import Rescue
+from fallbackd.core.records import Rescue, Verdict
 from fallbackd.engine.runs import KeptAnswer
 from fallbackd.lib.alike import alike
 from fallbackd_client.wire import shapes as wire
@@ -202,7 +201,7 @@ def answered(
     )
 
 
-def question(one: questions.Question) -> wire.Question:
+def question(one: state.Question) -> wire.Question:
     return convert(one, wire.Question, from_attributes=True)
 
 
@@ -368,12 +367,12 @@ def owner(said: str | None, pid: int | None) -> str | None:
     return said if said is not None or pid is None else f"process {pid}"
 
 
-def event(one: changes.Journaled) -> dict[str, Any]:
+def event(one: decision.Journaled) -> dict[str, Any]:
     """An event as `events.subscribe` promises it; fields that it does not carry are absent."""
     return {"seq": one.seq, **noted(one.note)}
 
 
-def noted(note: changes.Note) -> dict[str, Any]:
+def noted(note: decision.Note) -> dict[str, Any]:
     """Return the same without a place in the journal."""
     found: dict[str, Any] = {"at": note.at, "kind": note.kind}
     named = {"delegation": note.delegation, "session": note.session, "backend": note.backend}

@@ -8,7 +8,7 @@ import anyio.to_thread
 from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
-from fallbackd.core.failures import Reason
+from fallbackd.core.reasons import Reason
 from fallbackd.engine import feedback
 from fallbackd.engine.judging import off_the_loop
 from fallbackd_client.wire.methods.signatures import (

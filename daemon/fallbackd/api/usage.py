@@ -8,11 +8,11 @@ from msgspec import structs
 from fallbackd.api import shapes
 from fallbackd.api.handler import Handler
 from fallbackd.api.host import Caller
-from fallbackd.core import day_use, meter
-from fallbackd.core.health.scopes import backend_scope, find_backend
+from fallbackd.core import meter
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Policy
 from fallbackd.core.records import Meter
+from fallbackd.core.scopes import backend_scope, find_backend
 from fallbackd.engine.requests import Unknown
 from fallbackd.ports.store import Selection
 from fallbackd_client.wire.health_shapes import UsageRow
@@ -63,11 +63,11 @@ def _is_known(engine: "Engine", name: BackendId) -> bool:
 
 
 def _of_days(one: Meter, period: str, first: int, *, cost: str | None) -> UsageRow:
-    used = day_use.together(one.days, from_day=first)
+    used = meter.together(one.days, from_day=first)
     return UsageRow(
         backend=one.backend,
         period=period,
-        since_at=first * day_use.DAY_S,
+        since_at=first * meter.DAY_S,
         attempts=used.attempts,
         successes=used.successes,
         failures=used.failures,
@@ -83,10 +83,10 @@ def _of_backends(
 ) -> Iterable[UsageRow]:
     """Minutes are kept for one hour, days (UTC) for a month: `since_at` reaches back no further."""
     begin_at = max(now - HOUR_S, since_at or 0.0)
-    today = day_use.day_of(now)
+    today = meter.day_of(now)
     periods = {"day": today, "week": today - 6}
     if since_at is not None:
-        periods["since"] = day_use.day_of(since_at)
+        periods["since"] = meter.day_of(since_at)
     for one in meters:
         backend = find_backend(policy, one.backend)
         cost = None if backend is None else backend.cost

@@ -15,8 +15,8 @@ from anyio.abc import TaskStatus
 
 from fallbackd.config.load import Loaded
 from fallbackd.config.tables import INSTALL, ShareConfig, is_exposed, plain_words, trouble_of
-from fallbackd.core.health.scopes import credential_scope, owner_of
 from fallbackd.core.ids import ScopeId
+from fallbackd.core.scopes import credential_scope, owner_of
 from fallbackd.engine.api import Engine
 from fallbackd.ports.secrets import SecretProblem
 from fallbackd.ports.share import Share

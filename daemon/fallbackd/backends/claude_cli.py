@@ -52,7 +52,7 @@ from fallbackd.backends.outside import LEAVES, call_words, started, with_refused
 from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, ProjectFiles, Setup
 from fallbackd.classify.rules import Rule
 from fallbackd.classify.rules import words as listed
-from fallbackd.core.failures import NO_CONVERSATION, Reason
+from fallbackd.core.failures import NO_CONVERSATION
 from fallbackd.core.protocol import (
     AgentText,
     Call,
@@ -70,6 +70,7 @@ from fallbackd.core.protocol import (
     Usage,
     Work,
 )
+from fallbackd.core.reasons import Reason
 
 NO_STATUS = "no_status"
 """Ours: it tries again without any status, as after a refused or broken connection."""

@@ -53,7 +53,7 @@ from fallbackd.backends.spec import (
     Setup,
 )
 from fallbackd.classify.rules import Rule
-from fallbackd.core.failures import NO_CONVERSATION, Reason
+from fallbackd.core.failures import NO_CONVERSATION
 from fallbackd.core.figures import Figure, Figures
 from fallbackd.core.protocol import (
     Call,
@@ -70,6 +70,7 @@ from fallbackd.core.protocol import (
     Usage,
     Work,
 )
+from fallbackd.core.reasons import Reason
 from fallbackd_conversations.codex import owner_of
 
 

@@ -30,7 +30,7 @@ from fallbackd.backends.lines import CliParser, count, fields, read_object, word
 from fallbackd.backends.outside import call_words, started, with_refused
 from fallbackd.backends.spec import BackendKind, Footprint, Options, ProjectFiles, Setup
 from fallbackd.classify.rules import Rule
-from fallbackd.core.failures import NO_CONVERSATION, Reason
+from fallbackd.core.failures import NO_CONVERSATION
 from fallbackd.core.protocol import (
     AgentText,
     Call,
@@ -47,6 +47,7 @@ from fallbackd.core.protocol import (
     Usage,
     Work,
 )
+from fallbackd.core.reasons import Reason
 
 MIN_REPEAT_CHARS = 12
 MIN_RETRY_GAP_S = 0.8

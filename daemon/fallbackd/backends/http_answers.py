@@ -19,7 +19,6 @@ from msgspec import Struct
 from fallbackd.backends.lines import count, fields, read_object, without_process, words
 from fallbackd.classify.error_json import is_error
 from fallbackd.classify.rules import Rule
-from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import (
     AgentText,
     Chunk,
@@ -38,6 +37,7 @@ from fallbackd.core.protocol import (
     Reply,
     Usage,
 )
+from fallbackd.core.reasons import Reason
 from fallbackd.lib import foreign_json
 from fallbackd.lib.sse import EventReader, ServerSentEvent
 from fallbackd_conversations.turns import Utterance

@@ -31,7 +31,7 @@ from fallbackd.backends.outside import LEAVES
 from fallbackd.backends.spec import BackendKind, Footprint, Options, ProjectFiles, Setup
 from fallbackd.backends.variables import PROVIDERS
 from fallbackd.classify.rules import Rule
-from fallbackd.core.failures import NO_CONVERSATION, Reason
+from fallbackd.core.failures import NO_CONVERSATION
 from fallbackd.core.protocol import (
     WRONG_VERSION,
     Call,
@@ -51,6 +51,7 @@ from fallbackd.core.protocol import (
     Usage,
     Work,
 )
+from fallbackd.core.reasons import Reason
 from fallbackd_conversations.opencode_versions import unsupported
 from fallbackd_conversations.turns import TITLE_OF_PROGRAM
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from fallbackd.backends import opencode_cli
 from fallbackd.classify.rules import Rule
-from fallbackd.core.failures import Reason
+from fallbackd.core.reasons import Reason
 
 _PRINTED = ("stdout", "stderr", "unknown")
 

@@ -39,8 +39,9 @@ from fallbackd.classify.reset_fields import is_spent
 from fallbackd.classify.reset_time import seconds_until_midnight, seconds_until_reset
 from fallbackd.classify.rules import Rule
 from fallbackd.classify.weighing import weighed
-from fallbackd.core.failures import Failure, LimitScope, Reason, make_failure
+from fallbackd.core.failures import Failure, LimitScope, make_failure
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 from fallbackd_conversations.redact import excerpt, strip_escapes
 
 _EXITS: dict[int, Reason] = {

@@ -8,7 +8,7 @@ a 429. The first block names causes that others are mistaken for; statuses alone
 from functools import lru_cache
 
 from fallbackd.classify.rules import Found, Rule, Screen, compiled, words
-from fallbackd.core.failures import Reason
+from fallbackd.core.reasons import Reason
 
 _R = Reason
 # Programs whose absence is the absence of the backend.

@@ -7,8 +7,9 @@ from fallbackd.classify.lines import lines_of
 from fallbackd.classify.model import Deciding, Model, usable
 from fallbackd.classify.rules import Rule
 from fallbackd.classify.weighing import LIKELY, RULE_ALARM, named_reason, weigh
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import Failure
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 
 MAX_STATEMENTS, MAX_REASONS, MAX_FEATURES = 20, 4, 8
 WITHOUT_MODEL = "the learned model is damaged, so that the rules alone decide: reinstall fallbackd"

@@ -34,8 +34,9 @@ from fallbackd.classify.error_lines import (
     without_frames,
 )
 from fallbackd.classify.rules import Found, Rule, compiled
-from fallbackd.core.failures import Confidence, Reason
+from fallbackd.core.failures import Confidence
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 from fallbackd_conversations.redact import strip_escapes
 
 

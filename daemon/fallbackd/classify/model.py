@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd.classify.features import Features, features_of, is_short, named_features
-from fallbackd.core.failures import Reason
+from fallbackd.core.reasons import Reason
 
 MAGIC = b"fallbackd-weights-1\n"
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from fallbackd.core.failures import Reason
+from fallbackd.core.reasons import Reason
 
 MAX_PATTERN_BYTES = 1 << 20
 """Bound for a user's pattern, compiled."""

@@ -18,8 +18,8 @@ from fallbackd.classify.features import Features, features_of
 from fallbackd.classify.lines import SIGNAL_EXITS, Hit, lines_of, text_hit
 from fallbackd.classify.model import Additions, Guess, Model, usable, weights
 from fallbackd.classify.rules import Rule
-from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 from fallbackd_conversations.redact import strip_escapes
 
 RULE_ALARM = 0.2

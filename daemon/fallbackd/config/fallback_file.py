@@ -16,11 +16,11 @@ from fallbackd.backends import KINDS
 from fallbackd.classify.rules import Rule
 from fallbackd.config.fields import Problem, Say, guess, join, problem, show
 from fallbackd.config.importing import Imported, Report, Tables
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
-from fallbackd.core.opencode.projects import NAMES
-from fallbackd.core.policy import REASONS, Entry, Project, ReasonPolicy, Role, implicit_backend
+from fallbackd.core.opencode.session import NAMES
+from fallbackd.core.policy import REASONS, Entry, Project, Role, implicit_backend
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason, ReasonPolicy
 
 NEWER, OLDER = NAMES
 ANY = "*"

@@ -54,9 +54,9 @@ from fallbackd.config.tables import (
     read_share,
     without_circles,
 )
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
-from fallbackd.core.policy import REASONS, Defaults, Handoff, Policy, Price, ReasonPolicy
+from fallbackd.core.policy import REASONS, Defaults, Handoff, Policy, Price
+from fallbackd.core.reasons import Reason, ReasonPolicy
 
 VOICE_FILE = "voice-platform-health.json"
 _TOP = tuple(one.encode_name for one in msgspec.structs.fields(File))

@@ -26,10 +26,10 @@ from fallbackd.backends.spec import Endpoint, Options
 from fallbackd.config import profiles
 from fallbackd.config.fields import BY_VALUE, Say, convert, guess, join, read, show, table
 from fallbackd.config.schema import BackendTable, CredentialTable
-from fallbackd.core.health.scopes import owner_of
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend
 from fallbackd.core.protocol import CredentialRef
+from fallbackd.core.scopes import owner_of
 from fallbackd_conversations.redact import redact, redact_command
 
 _Source = Literal["env", "file", "command", "systemd"]

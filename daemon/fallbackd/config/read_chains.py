@@ -18,10 +18,10 @@ from fallbackd.config.schema import (
     ShortText,
     SignatureTable,
 )
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import HOPPING, Backend, Entry, Policy, Role, implicit_backend
-from fallbackd.core.routing.families import AUTHOR, known_families
+from fallbackd.core.reasons import Reason
+from fallbackd.core.routing.candidates import AUTHOR, known_families
 
 
 class KnownNames(Struct, kw_only=True):

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from fallbackd.core.failures import Reason
 from fallbackd.core.policy import Defaults, Handoff, Price, ReplayWord, Window
+from fallbackd.core.reasons import Reason
 
 EXAMPLES = {
     "File": """

@@ -1,19 +1,22 @@
 """
-What one decision is about: its delegation and its session as they are by now, and what is ordered.
+The subject of one decision: its delegation and session as current values, and what is ordered.
 
 Local to one call of `decide`; what leaves is the frozen `Decision`. Whatever differs from the
 snapshot at the end is kept: nothing has to be put back.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import structs
 
-from fallbackd.core.changes import (
+from fallbackd.core import health
+from fallbackd.core.decision import (
     Change,
     Decision,
     DropSession,
+    Effect,
+    Export,
     Note,
     PutDelegation,
     PutFact,
@@ -22,31 +25,122 @@ from fallbackd.core.changes import (
     PutSession,
     PutStory,
     Rejection,
+    WakeWaiting,
 )
-from fallbackd.core.counting import Meters
 from fallbackd.core.decision_log import told
-from fallbackd.core.effects import Effect, Export, WakeWaiting
-from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health import machine
-from fallbackd.core.health.doubt import doubted, is_doubtful
-from fallbackd.core.health.record import Health, is_leased, view
-from fallbackd.core.health.scopes import backend_of, failed_scope, scopes_of
+from fallbackd.core.failures import Failure
+from fallbackd.core.health import Health, doubted, is_doubtful, is_leased, view
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
+from fallbackd.core.meter import Meters
 from fallbackd.core.policy import MODEL_UNKNOWN_WINDOW_S, Backend, Entry, Policy
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import (
     Attempt,
     Delegation,
     DelegationState,
+    MadeMark,
+    Meter,
     Session,
     Snapshot,
+    Tried,
+    Turn,
     Verdict,
     session_of,
+    without_marks,
 )
-from fallbackd.core.routing.configured import Choice
+from fallbackd.core.routing.candidates import Choice
 from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import Resolved, resolve
-from fallbackd.core.so_far import turn_of
-from fallbackd.core.turn import MadeMark, Turn, without_marks
+from fallbackd.core.scopes import backend_of, failed_scope, scopes_of
+
+# A case as those see it who only read: `plan`, and what decides on its behalf.
+
+
+class CaseView(Protocol):
+    """Nothing of it can be changed."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+
+    @property
+    def policy(self) -> Policy: ...
+
+    @property
+    def now(self) -> float: ...
+
+    @property
+    def luck(self) -> float: ...
+
+    @property
+    def health(self) -> Mapping[ScopeId, Health]: ...
+
+    @property
+    def meters(self) -> Mapping[BackendId, Meter]: ...
+
+    @property
+    def delegation(self) -> Delegation: ...
+
+    @property
+    def turn(self) -> Turn: ...
+
+    @property
+    def session(self) -> Session: ...
+
+    def resolve(
+        self,
+        candidates: tuple[Entry, ...],
+        request: Request,
+        *,
+        health: Mapping[ScopeId, Health] | None = None,
+    ) -> Resolved: ...
+
+
+# How far a delegation has come along its chain: its turn, with what was tried by now.
+
+
+FREE_TIERS = frozenset({"model", "in_session"})
+"""Moves there do not count: a stand-in for a model stays where it is, the caller starts nothing."""
+
+
+def reactive_hops(delegation: Delegation) -> int:
+    """Moves that count."""
+    return sum(
+        1 for hop in delegation.hops if hop.trigger == "reactive" and hop.tier_to not in FREE_TIERS
+    )
+
+
+def turn_of(delegation: Delegation) -> Turn:
+    """The turn of a delegation with what was tried by now."""
+    asked = delegation.turn
+    return structs.replace(
+        asked,
+        candidates=asked.candidates if delegation.failover else asked.candidates[:1],
+        prompt_tokens=_whole_tokens(delegation),
+        tried=tuple(map(_tried, delegation.attempts)),
+        hops=reactive_hops(delegation),
+    )
+
+
+def _tried(attempt: Attempt) -> Tried:
+    tried = Tried(
+        backend=attempt.backend,
+        model=attempt.model,
+        credential=attempt.credential,
+        tier=attempt.tier,
+    )
+    return tried if attempt.failure is None else tried.failed_with(attempt.failure)
+
+
+def _whole_tokens(delegation: Delegation) -> int | None:
+    """The prompt with the note about work that was begun, which every hop adds to it."""
+    tokens = delegation.turn.prompt_tokens
+    if tokens is None:
+        return None
+    begun = [one for one in delegation.attempts if one.effects != "none"]
+    if not begun:
+        return tokens
+    names = sum(len(name) for one in begun for name in one.changed_files[:20])
+    return tokens + 80 * len(begun) + names // 4
 
 
 class Case:
@@ -254,7 +348,7 @@ class Case:
         if is_doubtful(failure):
             failure, policy = doubted(failure, policy, now=self.now)
             first_window_s = None
-        after = machine.fail(
+        after = health.fail(
             before,
             scope,
             failure,
@@ -289,7 +383,7 @@ class Case:
             record = self.health.get(scope)
             if record is None:
                 continue
-            after = machine.succeed(record, started_at=started_at)
+            after = health.succeed(record, started_at=started_at)
             changed = changed or after != record
             self.put_health(after)
         if changed:
@@ -317,7 +411,7 @@ class Case:
         """
         generation = 0
         for scope in choice.trial_scopes:
-            held = machine.lease(
+            held = health.lease(
                 self.health[scope], name, now=self.now, expires_at=expires_at, owner=owner
             )
             self.put_health(held)
@@ -330,7 +424,7 @@ class Case:
         for record in list(self.health.values()):
             if record.trial is not None and record.trial.attempt == name:
                 was_held = was_held or is_leased(record, now=self.now)
-                self.put_health(machine.release(record, name))
+                self.put_health(health.release(record, name))
         if was_held:
             self.wake_waiting()
         return was_held

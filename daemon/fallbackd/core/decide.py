@@ -8,17 +8,16 @@ performs the effects after the changes are durable.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fallbackd.core import events, turn_events
+from fallbackd.core import events, upkeep
 from fallbackd.core.callers import report
 from fallbackd.core.case import Case
-from fallbackd.core.changes import Decision
+from fallbackd.core.decision import Decision
 from fallbackd.core.events import Event
 from fallbackd.core.opencode import rescues, turns
-from fallbackd.core.opencode.projects import in_project, project_of
+from fallbackd.core.opencode.session import in_project, project_of
 from fallbackd.core.policy import Policy
 from fallbackd.core.quota import quota_seen
 from fallbackd.core.records import Snapshot
-from fallbackd.core.upkeep import clock, credentials, marks, shared
 from fallbackd.core.work import admit, answer, ended, resume, running, sessions
 
 
@@ -62,28 +61,28 @@ DECIDED: Mapping[type, Callable[[Case, Any], Decision | None]] = {
     events.Reported: report.reported,
     events.SessionEnded: sessions.session_ended,
     events.SessionCompacted: sessions.session_compacted,
-    turn_events.TurnBegan: turns.turn_began,
-    turn_events.TurnAnswered: turns.turn_answered,
-    turn_events.TurnEnded: turns.turn_ended,
-    turn_events.TurnUsed: turns.turn_used,
-    events.ReadinessSeen: marks.readiness_seen,
-    events.CredentialSeen: credentials.credential_seen,
-    events.LoginAnswered: credentials.login_answered,
+    events.TurnBegan: turns.turn_began,
+    events.TurnAnswered: turns.turn_answered,
+    events.TurnEnded: turns.turn_ended,
+    events.TurnUsed: turns.turn_used,
+    events.ReadinessSeen: upkeep.readiness_seen,
+    events.CredentialSeen: upkeep.credential_seen,
+    events.LoginAnswered: upkeep.login_answered,
     events.QuotaSeen: quota_seen,
-    events.SharedSeen: shared.shared_seen,
-    events.ConfigReloaded: marks.config_reloaded,
-    events.Ticked: marks.ticked,
-    events.ClockStepped: clock.clock_stepped,
+    events.SharedSeen: upkeep.shared_seen,
+    events.ConfigReloaded: upkeep.config_reloaded,
+    events.Ticked: upkeep.ticked,
+    events.ClockStepped: upkeep.clock_stepped,
 }
 """By the type of the event. What is decided is what the case holds at the end, if nothing else."""
 
 ANSWERED: Mapping[type, Callable[[Case, Any], Any]] = {
-    turn_events.TurnFailed: rescues.turn_failed,
-    turn_events.RedirectAsked: turns.redirect_asked,
-    turn_events.RescueAdvanced: rescues.rescue_advanced,
-    events.HealthMarked: marks.health_marked,
-    events.HealthCleared: marks.health_cleared,
-    events.HealthPaused: marks.health_paused,
-    events.HealthResumed: marks.health_resumed,
+    events.TurnFailed: rescues.turn_failed,
+    events.RedirectAsked: turns.redirect_asked,
+    events.RescueAdvanced: rescues.rescue_advanced,
+    events.HealthMarked: upkeep.health_marked,
+    events.HealthCleared: upkeep.health_cleared,
+    events.HealthPaused: upkeep.health_paused,
+    events.HealthResumed: upkeep.health_resumed,
 }
 """Those whose asker gets at once what is returned here."""

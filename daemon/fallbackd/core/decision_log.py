@@ -5,24 +5,22 @@ from typing import Any
 
 from msgspec import structs
 
-from fallbackd.core.changes import (
+from fallbackd.core.decision import (
+    Answer,
+    AskPerson,
     Change,
     DropSession,
+    Effect,
+    Export,
+    GoOn,
     Note,
+    OpenWindow,
     PutDelegation,
     PutFact,
     PutHealth,
     PutMeter,
     PutSession,
     PutStory,
-)
-from fallbackd.core.effects import (
-    Answer,
-    AskPerson,
-    Effect,
-    Export,
-    GoOn,
-    OpenWindow,
     StartAttempt,
     StopAttempt,
     WakeAt,

@@ -1,13 +1,13 @@
-"""How much a backend has been used within the last hour, and how its work was timed."""
+"""Use of a backend: within the last hour, by day (UTC), and how its work was timed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import structs
 
 from fallbackd.core.figures import shifted
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import Usage
-from fallbackd.core.records import Meter
+from fallbackd.core.records import DayUse, Meter
 
 HOUR_MIN = 60
 DEMAND_MIN = 2
@@ -182,3 +182,103 @@ def _add(meter: Meter, *, attempts: int, tokens: int, now: float) -> Meter:
         attempts += last[1]
         tokens += last[2]
     return structs.replace(meter, starts=(*rest, (minute, attempts, tokens)))
+
+
+# What a backend was used for, by day (UTC): for the usage of a day, a week, a month.
+
+
+DAY_S = 86_400.0
+KEPT_DAYS = 31
+
+
+def day_of(at: float) -> int:
+    return int(at // DAY_S)
+
+
+def added(
+    days: tuple[DayUse, ...], *, now: float, state: str | None = None, usage: Usage | None = None
+) -> tuple[DayUse, ...]:
+    """
+    Count something that has happened today.
+
+    Args:
+        state: How an attempt has ended; None: none has.
+    """
+    today = day_of(now)
+    rest = [one for one in days if today - KEPT_DAYS < one.day <= today]
+    before = rest.pop() if rest and rest[-1].day == today else DayUse(day=today)
+    after = DayUse(
+        day=today,
+        attempts=before.attempts + (state is not None),
+        successes=before.successes + (state == "succeeded"),
+        failures=before.failures + (state == "failed"),
+        usage=before.usage if usage is None else before.usage + usage,
+    )
+    return (*rest, after)
+
+
+def together(days: Iterable[DayUse], *, from_day: int) -> DayUse:
+    """The sum of the days from `from_day` on."""
+    whole = DayUse(day=from_day)
+    for one in days:
+        if one.day >= from_day:
+            whole = _joined(whole, one)
+    return whole
+
+
+def _joined(left: DayUse, right: DayUse) -> DayUse:
+    return DayUse(
+        day=left.day,
+        attempts=left.attempts + right.attempts,
+        successes=left.successes + right.successes,
+        failures=left.failures + right.failures,
+        usage=left.usage + right.usage,
+    )
+
+
+# What one decision counts: the meters as they are by now, and which of them it has changed.
+
+
+class Meters(dict[BackendId, Meter]):
+    """Read as a mapping; every method that counts keeps the meter it changes for `changed`."""
+
+    def __init__(self, known: Mapping[BackendId, Meter], *, now: float) -> None:
+        super().__init__(known)
+        self._now = now
+        self._changed: dict[BackendId, None] = {}
+
+    def put(self, used: Meter) -> None:
+        self[used.backend] = used
+        self._changed[used.backend] = None
+
+    def changed(self) -> Iterator[Meter]:
+        return (self[backend] for backend in self._changed)
+
+    def count_start(self, backend: BackendId, *, is_first: bool) -> None:
+        """A call is made now. Those beyond the first share the budget of the host for retries."""
+        used = started(self.get(backend), backend, now=self._now)
+        self.put(demanded(used, backend, is_first=is_first, now=self._now))
+
+    def count_credential(self, backend: BackendId, credential: str | None) -> None:
+        if credential is not None:
+            self.put(chose(self.get(backend), backend, credential))
+
+    def count_usage(self, backend: BackendId, usage: Usage) -> None:
+        if usage == Usage():
+            return
+        after = used(self.get(backend), backend, usage, now=self._now)
+        self.put(structs.replace(after, days=added(after.days, now=self._now, usage=usage)))
+
+    def count_answer(self, backend: BackendId) -> None:
+        """The provider has answered just now."""
+        used = self.get(backend) or Meter(backend=backend)
+        self.put(structs.replace(used, answered_at=self._now))
+
+    def count_end(self, backend: BackendId, state: str) -> None:
+        after = ended(self.get(backend), backend, state, now=self._now)
+        days = added(after.days, now=self._now, state=state)
+        self.put(structs.replace(after, days=days))
+
+    def count_time(self, backend: BackendId, *, actual_s: float, estimate_s: float) -> None:
+        base = self.get(backend) or Meter(backend=backend)
+        self.put(timed(base, actual_s=actual_s, estimate_s=estimate_s))

@@ -6,9 +6,9 @@ Configuration is the file, policy the value: `config/` turns one into the other.
 """
 
 import re
-from collections.abc import Mapping
-from functools import cached_property
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from functools import cached_property, wraps
+from typing import Annotated, Any, Literal, TypeVar, TypeVarTuple, Unpack
 
 from msgspec import Meta, Struct, field, structs
 
@@ -335,7 +335,7 @@ class Policy(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def computed(self) -> dict[Any, Any]:
-        """What follows from it, see `core.computed`."""
+        """What follows from it alone, by function and arguments: see `once`."""
         return {}
 
     def confines(self, backend: Backend) -> bool:
@@ -424,3 +424,36 @@ def implicit_backend(
         shell=like.shell,
         cost=like.cost,
     )
+
+
+# What follows from the configuration alone, computed once for each.
+#
+# It is kept on the `Policy` and goes with it: a policy never changes, a new one begins with
+# nothing.
+
+
+MOST = 4096
+"""Values of one policy: callers name models and roles as they like."""
+
+_Args = TypeVarTuple("_Args")
+_Found = TypeVar("_Found")
+
+
+def once(
+    compute: Callable[[Policy, Unpack[_Args]], _Found],
+) -> Callable[[Policy, Unpack[_Args]], _Found]:
+    """`compute` reads nothing but its arguments, which can be hashed."""
+
+    @wraps(compute)
+    def found(policy: Policy, *args: *_Args) -> _Found:
+        known: dict[Any, Any] = policy.computed
+        key = (compute, args)
+        try:
+            value: _Found = known[key]
+        except KeyError:
+            if len(known) >= MOST:
+                known.clear()
+            value = known[key] = compute(policy, *args)
+        return value
+
+    return found

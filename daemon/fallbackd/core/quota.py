@@ -17,10 +17,10 @@ from fallbackd.core.figures import (
     pace,
     runs_out_at,
 )
-from fallbackd.core.health.scopes import credential_scope, model_scope, plan_scope
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend, Policy
 from fallbackd.core.records import Meter
+from fallbackd.core.scopes import credential_scope, model_scope, plan_scope
 
 Meters = Mapping[BackendId, Meter]
 

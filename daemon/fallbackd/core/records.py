@@ -4,22 +4,348 @@ The records, and what a decision reads of them (`Snapshot`).
 Prompts and replies are not here: they stay in the engine and in the private run directory.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
-from fallbackd.core.failures import Failure
+from fallbackd.core.failures import Confidence, Failure
 from fallbackd.core.figures import Figures
-from fallbackd.core.health.record import Health
+from fallbackd.core.health import Health, Outage
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
-from fallbackd.core.past import CarriedWord, Past
-from fallbackd.core.policy import Entry, ReplayWord
+from fallbackd.core.policy import Entry, OnOutage, ReplayWord
 from fallbackd.core.protocol import Usage
-from fallbackd.core.questions import Question, open_one
-from fallbackd.core.rescue import Message, Period, Rescue
-from fallbackd.core.turn import Turn
+from fallbackd.core.reasons import Reason
 from fallbackd.core.watch import EffectsWord
+
+# What was asked of a chain, and which of its candidates were tried so far.
+#
+# One record for the three ways to ask: a delegation, a caller that makes the calls itself, and a
+# message in a session of an opencode server. All bounds on failing over are read from it.
+
+
+class MadeMark(Struct, frozen=True, kw_only=True):
+    """A mark that was made on the way, to be withdrawn when the prompt itself was the poison."""
+
+    scope: ScopeId
+    since_at: float
+    before: Outage | None
+
+
+def without_marks(
+    health: Mapping[ScopeId, Health], marks: tuple[MadeMark, ...]
+) -> dict[ScopeId, Health]:
+    """The records that change when marks are taken back. What was marked again since stays."""
+    found: dict[ScopeId, Health] = {}
+    for made in marks:
+        record = found.get(made.scope) or health.get(made.scope)
+        if record is None or record.outage is None or record.outage.since_at != made.since_at:
+            continue
+        found[made.scope] = structs.replace(record, outage=made.before, trial=None)
+    return found
+
+
+class Tried(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A candidate that was tried, with what its failure says about the next one."""
+
+    backend: BackendId
+    model: str | None = None
+    """The one of its entry, else the one of the backend."""
+    credential: str | None = None
+    tier: str | None = None
+    reason: Reason | None = None
+    """Null: it has not failed so far."""
+    confidence: Confidence = "structured"
+    hop: bool = False
+    shrink_input: bool = False
+    rotate_credential: bool = False
+
+    def failed_with(self, failure: Failure | None) -> "Tried":
+        if failure is None:
+            return self
+        return structs.replace(
+            self,
+            reason=failure.reason,
+            confidence=failure.confidence,
+            hop=failure.hop,
+            shrink_input=failure.shrink_input,
+            rotate_credential=failure.rotate_credential,
+        )
+
+
+class Turn(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is asked is fixed at the beginning; `tried`, `hops` and `marks` grow."""
+
+    candidates: tuple[Entry, ...] = ()
+    role: str | None = None
+    creative: bool = False
+    """Of a creative role: no other family writes in its place unless a person says so."""
+    on_outage: OnOutage = "fallback"
+    allow_metered: bool = True
+    """Whether a candidate that bills by use may follow one that does not."""
+    differs_from: tuple[str, ...] = ()
+    """Model families that must not serve it; `?` for one that is not known."""
+    fallback_on: tuple[str, ...] | None = None
+    max_hops: int = 3
+    budget: int = 8
+    """Calls in all, those of the same candidate included."""
+    prompt_tokens: int | None = None
+    at_server: bool = False
+    """Models of a running opencode server are asked for."""
+    is_own: bool = False
+    """Kept by its caller, and not with the session, whose calls overlap."""
+    inherited_tried: tuple[str, ...] = ()
+    """Keys of candidates that were tried for the work of which this is a part."""
+    tried: tuple[Tried, ...] = ()
+    """One for each call, in order."""
+    hops: int = 0
+    """Moves that count."""
+    marks: tuple[MadeMark, ...] = ()
+    backend: BackendId | None = None
+    """The candidate whose turn it is, where the call is not made by the daemon."""
+    model: str | None = None
+    credential: str | None = None
+    at: float = 0.0
+    """When a candidate was last named."""
+
+
+Bound = Literal[
+    "task",
+    "poison",
+    "format_error",
+    "fallback_on",
+    "max_fallback_depth",
+    "max_attempts",
+    "on_outage",
+    "must_differ",
+    "consent",
+    "none_left",
+]
+
+
+class Halt(Struct, frozen=True, kw_only=True):
+    """Why no other candidate is tried."""
+
+    bound: Bound
+    why: str
+    """For people; names the key of the configuration where there is one."""
+
+
+# What was said in a session before, and how an attempt is given it.
+
+
+MAX_TURNS = 100
+"""A session remembers so many; configuration may bound what is given to an agent further."""
+
+CarriedWord = Literal["resumed", "native", "messages", "brief"]
+"""
+How an attempt is given the past of its session. `resumed`: its agent continues its own
+conversation; `native`: as a conversation in its agent's own format; `messages`: as messages of an
+HTTP request; `brief`: as text in front of the prompt.
+"""
+
+
+class AgentConversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A conversation that an agent keeps itself, as it was when the agent last answered in it."""
+
+    backend: BackendId
+    id: str
+    """As its program names it."""
+    cwd: str = ""
+    """Where it was held; empty: in the private directory of `Past.work`."""
+    usage: Usage = Usage()
+    """What was counted of it so far: some programs report the totals of a conversation."""
+
+
+class Past(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was said in a session so far, which its next prompt continues."""
+
+    turns: tuple[DelegationId, ...] = ()
+    """The delegations that were answered, oldest first: their prompts and answers are on disk."""
+    conversation: AgentConversation | None = None
+    """The one that holds all of it; None: the agent that answered last keeps none."""
+    work: DelegationId | None = None
+    """Whose private directory is worked in, where the caller names none."""
+
+
+# What is kept of an opencode session besides what every session has.
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """What is under way in an opencode session: a prompt of the user on one model."""
+
+    id: str
+    backend: BackendId
+    began_at: float
+    turn: Turn | None = None
+    """Of what the user wrote, over all models that it was sent to."""
+    running: bool = True
+    answered: bool = False
+    is_marked: bool = False
+    """Its model was marked for it: what still comes is the same failure."""
+    lease: AttemptId | None = None
+    """Of the trial that this turn is."""
+    compacts: bool = False
+    """The message asks for a compaction of the session, not for an answer."""
+
+
+RescueStep = Literal["abort", "revert", "prompt"]
+
+
+class Rescue(Struct, frozen=True, kw_only=True):
+    """A failed turn on its way to the next model: the lock of an opencode session."""
+
+    id: str
+    message: str
+    """Of the turn that failed."""
+    left: BackendId
+    to: BackendId
+    model: str
+    """`provider/model` of `to`, as the server names it."""
+    new_message: str
+    """Under which the message is sent again: whether that was done can be looked up."""
+    step: RescueStep = "abort"
+    """The next one to do, or under way."""
+    reverts: bool = True
+    """False: the turn has written files, which a revert would take back."""
+    role: str | None = None
+    reason: str
+    evidence: str = ""
+    began_at: float
+    """When its step began."""
+    since_at: float = 0.0
+    """When the rescue itself began; 0 in records of a daemon that did not keep it."""
+    lease: AttemptId | None = None
+    compacts: bool = False
+    """A compaction failed: it is repeated, and no turn is touched."""
+    continues: bool = False
+    """A compaction that the server began by itself: the model continues its turn afterwards."""
+    turn: Turn | None = None
+    """With the move to `to`."""
+
+
+class Period(Struct, frozen=True, kw_only=True):
+    """A time in which a session was on one model, up to the beginning of the next one."""
+
+    backend: BackendId
+    from_at: float
+    usage: Usage = Usage()
+
+
+# Decisions that need a human: what they are, and how they are closed.
+#
+#     opened ── answered (by whom, with what) ──▶ the work continues, or ends as was chosen
+#        └───── closed without an answer ───────▶ the work ended otherwise: cancelled, out of time
+#
+# A question lives in the record of its delegation: both change in one decision, and outlive a
+# restart together. There is no default choice, and none is made by time.
+
+
+QuestionKind = Literal["outage", "consent", "partial", "must_differ"]
+
+USE = "use:"
+"""Begins a choice that names a backend: `use:codex`."""
+
+_ID = re.compile(r"(.+)\.q[1-9][0-9]*")
+
+
+class Option(Struct, frozen=True, kw_only=True):
+    choice: str
+    """`wait`, `skip`, `stop`, `hand_back`, or `use:BACKEND`."""
+    text: str
+
+
+class AnsweredBy(Struct, frozen=True, kw_only=True):
+    """The process that gave the answer, as reported by the kernel."""
+
+    uid: int
+    pid: int | None = None
+    attempt: str | None = None
+    """The one in which that process ran; null: a person answered."""
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    question: str
+    """`<delegation>.q<n>`, n from 1."""
+    delegation: DelegationId
+    session: str
+    role: str | None = None
+    asked_by: str | None = None
+    """The attempt that asked for the work; null: a person did."""
+    kind: QuestionKind
+    text: str
+    options: tuple[Option, ...]
+    opened_at: float
+    deadline_at: float | None = None
+    """When the work ends without an answer; null: it waits for ever."""
+    answered_at: float | None = None
+    answered_by: AnsweredBy | None = None
+    choice: str | None = None
+    note: str | None = None
+    closed_at: float | None = None
+    """When it stopped to matter, answered or not."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.closed_at is None
+
+
+def question_id(delegation: DelegationId, number: int) -> str:
+    return f"{delegation}.q{number}"
+
+
+def delegation_asking(question: str) -> DelegationId | None:
+    """The delegation that a question belongs to; None: this is the name of no question."""
+    found = _ID.fullmatch(question)
+    return None if found is None else DelegationId(found[1])
+
+
+def find(questions: tuple[Question, ...], name: str) -> Question | None:
+    return next((one for one in questions if one.question == name), None)
+
+
+def open_one(questions: tuple[Question, ...]) -> Question | None:
+    """The open question of a delegation: never more than one, always the last."""
+    return questions[-1] if questions and questions[-1].is_open else None
+
+
+def closed(questions: tuple[Question, ...], *, now: float) -> tuple[Question, ...]:
+    """The same, with none open."""
+    if open_one(questions) is None:
+        return questions
+    return (*questions[:-1], structs.replace(questions[-1], closed_at=now))
+
+
+def shifted(questions: tuple[Question, ...], by_s: float) -> tuple[Question, ...]:
+    """The wall clock was set: the deadline of the open one moves with it."""
+    last = open_one(questions)
+    if last is None or last.deadline_at is None:
+        return questions
+    return (*questions[:-1], structs.replace(last, deadline_at=last.deadline_at + by_s))
+
+
+def options_with(usable: Mapping[str, str], *, wait: str | None) -> tuple[Option, ...]:
+    """
+    What may be chosen.
+
+    Args:
+        usable: Backends that could go on now, each with the rules that speak against it, or "".
+        wait: What waiting would wait for; None: there is nothing to wait for.
+    """
+    found = [
+        Option(choice=f"{USE}{name}", text=f"let {name} do it" + (why and f" ({why})"))
+        for name, why in usable.items()
+    ]
+    if wait is not None:
+        found.append(Option(choice="wait", text=wait))
+    found += [
+        Option(choice="skip", text="do without this piece of work"),
+        Option(choice="hand_back", text="hand it back: the caller does it"),
+        Option(choice="stop", text="cancel it"),
+    ]
+    return tuple(found)
+
 
 VerdictWord = Literal[
     "chosen",

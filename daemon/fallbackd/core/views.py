@@ -9,13 +9,13 @@ among the scopes and does not make the backend itself unhealthy.
 from typing import Any, Literal
 
 from fallbackd.core import meter, quota
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import SEVERITY, Health, View, count_at, severity, view
-from fallbackd.core.health.scopes import credential_scope, find_backend, own_health, touched, worst
+from fallbackd.core.health import SEVERITY, Health, View, count_at, severity, view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend, Policy
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Delegation, Snapshot
-from fallbackd.core.routing.tiers import stand_ins
+from fallbackd.core.routing.candidates import stand_ins
+from fallbackd.core.scopes import credential_scope, find_backend, own_health, touched, worst
 
 Shown = dict[str, Any]  # any JSON
 

@@ -9,7 +9,6 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import (
     AgentStep,
     AgentText,
@@ -25,6 +24,7 @@ from fallbackd.core.protocol import (
     ToolStarted,
     Usage,
 )
+from fallbackd.core.reasons import Reason
 
 MAX_OUTSIDE = 20
 THINKING, WRITING, WAITING = "thinking", "writing", "waiting"

@@ -19,14 +19,19 @@ from fallbackd.core.authority import (
     narrowed,
     nothing,
 )
-from fallbackd.core.changes import Rejection
+from fallbackd.core.decision import Rejection
 from fallbackd.core.events import DelegateRequested
-from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId, SessionId
 from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.records import Delegation, Snapshot
-from fallbackd.core.routing.candidates import find_role
-from fallbackd.core.routing.families import UNKNOWN, family_of, family_of_model, known_families
+from fallbackd.core.routing.candidates import (
+    UNKNOWN,
+    family_of,
+    family_of_model,
+    find_role,
+    known_families,
+)
+from fallbackd.core.scopes import find_backend
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.live import Held
 from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused, Unknown, mode_of

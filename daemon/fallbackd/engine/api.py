@@ -17,14 +17,17 @@ from anyio.abc import TaskGroup
 from msgspec import structs
 
 from fallbackd.core.authority import PERSON, Authority, as_given, is_below_all
-from fallbackd.core.changes import Decision, Note, PutDelegation, PutStory
-from fallbackd.core.effects import (
+from fallbackd.core.decision import (
     Answer,
     AskPerson,
+    Decision,
     Effect,
     Export,
     GoOn,
+    Note,
     OpenWindow,
+    PutDelegation,
+    PutStory,
     StartAttempt,
     StopAttempt,
     WakeAt,
@@ -636,13 +639,7 @@ class Engine:
     async def cancel(
         self, delegation: DelegationId, why: str | None = None, *, by: AttemptId | None = None
     ) -> Delegation:
-        """
-        Returns when the work is proven stopped.
-
-        Args:
-            why: What its end says; None: its caller wants it.
-            by: The attempt from inside which it is asked for.
-        """
+        """Stop it, say `why` at its end, and return when the work is proven stopped."""
         found = await self.delegation(delegation)
         if found.is_ended:
             return found

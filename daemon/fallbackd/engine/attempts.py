@@ -18,17 +18,18 @@ from anyio.abc import TaskGroup
 from msgspec import Struct, structs
 
 from fallbackd.backends.spec import BackendKind, NotConfigured, Options
-from fallbackd.core.effects import StartAttempt, StopAttempt
+from fallbackd.core.decision import StartAttempt, StopAttempt
 from fallbackd.core.events import AttemptEnded, AttemptStarted
-from fallbackd.core.failures import Failure, Reason, make_failure
-from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.failures import Failure, make_failure
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Delegation
 from fallbackd.core.routing.candidates import shell_of
+from fallbackd.core.scopes import find_backend
 from fallbackd.core.watch import Watch, worse
-from fallbackd.core.work.resumption import CONTINUE, not_resumed
+from fallbackd.core.work.sessions import CONTINUE, not_resumed
 from fallbackd.core.work.workspaces import may_write
 from fallbackd.engine.confinement import (
     confined,

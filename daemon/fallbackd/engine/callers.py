@@ -8,12 +8,13 @@ from msgspec import structs
 from fallbackd.core.authority import PERSON, Authority
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.case import Case
-from fallbackd.core.changes import Decision
+from fallbackd.core.decision import Decision
 from fallbackd.core.events import Reported, ResolveRequested
-from fallbackd.core.failures import Failure, Reason, make_failure
+from fallbackd.core.failures import Failure, make_failure
 from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId
 from fallbackd.core.protocol import Evidence
-from fallbackd.core.work import retry_budget
+from fallbackd.core.reasons import Reason
+from fallbackd.core.work import retries
 from fallbackd.engine import admission
 from fallbackd.engine.feedback import judged
 from fallbackd.engine.judging import off_the_loop, without_quotations
@@ -97,7 +98,7 @@ async def report(
 def may_retry(engine: "Engine") -> bool:
     """Test whether the host's budget has room for one more call of the same candidate."""
     now = engine.clock.now()
-    return retry_budget.may_retry(Case(engine.store.peek(), engine.settings.policy, now=now))
+    return retries.may_retry(Case(engine.store.peek(), engine.settings.policy, now=now))
 
 
 def _answered(decision: Decision) -> object:

@@ -10,7 +10,6 @@ from msgspec import structs
 from fallbackd.backends.spec import Footprint
 from fallbackd.backends.toolchains import TOOLCHAINS, own_caches
 from fallbackd.core.failures import Failure
-from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.protocol import (
     Call,
@@ -22,6 +21,7 @@ from fallbackd.core.protocol import (
     ServedPrompt,
     Work,
 )
+from fallbackd.core.scopes import find_backend
 from fallbackd.engine.credentials import environ_of
 from fallbackd.engine.environment import Settings, World
 from fallbackd.lib.directories import places

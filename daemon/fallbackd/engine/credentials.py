@@ -17,9 +17,8 @@ from fallbackd.backends.http_calls import key_variables
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.backends.variables import among
 from fallbackd.core.events import CredentialSeen
-from fallbackd.core.failures import Failure, Reason, make_failure
-from fallbackd.core.health.record import Outage, view
-from fallbackd.core.health.scopes import credential_scope, find_backend
+from fallbackd.core.failures import Failure, make_failure
+from fallbackd.core.health import Outage, view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend
 from fallbackd.core.protocol import (
@@ -30,6 +29,8 @@ from fallbackd.core.protocol import (
     NotStarted,
     ServedPrompt,
 )
+from fallbackd.core.reasons import Reason
+from fallbackd.core.scopes import credential_scope, find_backend
 from fallbackd.engine.environment import Settings, World
 from fallbackd.lib.directories import expand
 from fallbackd.lib.secretvalues import is_name_of_secret

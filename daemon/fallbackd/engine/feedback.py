@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from fallbackd.classify.common_rules import COMMON_RULES
 from fallbackd.classify.rules import Rule, linear
-from fallbackd.core.changes import Decision
+from fallbackd.core.decision import Decision
 from fallbackd.core.events import (
     HealthCleared,
     HealthMarked,
@@ -27,12 +27,12 @@ from fallbackd.core.events import (
     HealthResumed,
     QuestionAnswered,
 )
-from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
 from fallbackd.core.protocol import Evidence
-from fallbackd.core.questions import Question, delegation_asking
-from fallbackd.core.records import Delegation
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import Delegation, Question, delegation_asking
+from fallbackd.core.scopes import find_backend
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.judging import concealed, judge
 from fallbackd.engine.requests import Draining, Invalid, Refused, Unknown

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from fallbackd.backends.spec import SessionSeen
 from fallbackd.core.callers.lease import ReportAnswer
 from fallbackd.core.events import LoginAnswered, Reported
-from fallbackd.core.failures import Reason
 from fallbackd.core.figures import Figures
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Meter
 from fallbackd.engine import callers
 from fallbackd.engine.environment import Settings, World

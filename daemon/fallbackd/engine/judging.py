@@ -14,10 +14,11 @@ from msgspec import structs
 
 from fallbackd.backends.spec import BackendKind
 from fallbackd.classify.rules import Rule
-from fallbackd.core.failures import DAEMON_LOST_DETAIL, Failure, Reason, make_failure
+from fallbackd.core.failures import DAEMON_LOST_DETAIL, Failure, make_failure
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import max_wait_s
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 from fallbackd.engine.environment import Settings
 from fallbackd.lib import foreign_json
 from fallbackd.lib.descriptors import is_shortage

@@ -8,8 +8,7 @@ import anyio
 import structlog
 from msgspec import Struct, structs
 
-from fallbackd.core.changes import Journaled
-from fallbackd.core.effects import StartAttempt
+from fallbackd.core.decision import Journaled, StartAttempt
 from fallbackd.core.events import Event
 from fallbackd.core.figures import Figures
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId

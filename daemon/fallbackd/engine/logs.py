@@ -8,10 +8,10 @@ what it hides, so that offsets into the file stay what they are.
 import anyio.to_thread
 
 from fallbackd.backends.spec import Parser
-from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, BackendId
 from fallbackd.core.protocol import AgentText, Chunk, GivenUp, Observation, Retrying, ToolStarted
 from fallbackd.core.records import Attempt, Delegation
+from fallbackd.core.scopes import find_backend
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.requests import LogPart, Unknown
 from fallbackd.engine.runs import Runs

@@ -15,8 +15,8 @@ import structlog
 from anyio.abc import TaskGroup
 from msgspec import structs
 
-from fallbackd.core.changes import Decision, Journaled
 from fallbackd.core.decide import decide
+from fallbackd.core.decision import Decision, Journaled
 from fallbackd.core.events import (
     AttemptAnswered,
     AttemptEnded,
@@ -30,25 +30,23 @@ from fallbackd.core.events import (
     KeepRequested,
     QuestionAnswered,
     RecordsFound,
+    RedirectAsked,
     Reported,
+    RescueAdvanced,
     ResolveRequested,
     Resumed,
     SessionCompacted,
     SessionEnded,
-    Woke,
-    WorkspaceMoved,
-)
-from fallbackd.core.ids import DelegationId, SessionId, delegation_of
-from fallbackd.core.records import Keys, Snapshot
-from fallbackd.core.turn_events import (
-    RedirectAsked,
-    RescueAdvanced,
     TurnAnswered,
     TurnBegan,
     TurnEnded,
     TurnFailed,
     TurnUsed,
+    Woke,
+    WorkspaceMoved,
 )
+from fallbackd.core.ids import DelegationId, SessionId, delegation_of
+from fallbackd.core.records import Keys, Snapshot
 from fallbackd.engine.environment import Settings
 from fallbackd.engine.live import Audience
 from fallbackd.engine.peers import HealthOf, SharingPeers, Unasked

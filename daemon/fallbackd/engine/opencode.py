@@ -9,26 +9,32 @@ from typing import Any
 from msgspec import Struct, structs
 
 from fallbackd.classify.rules import Rule
-from fallbackd.core.events import SessionCompacted, SessionEnded
-from fallbackd.core.failures import Failure, Reason, make_failure
-from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, SessionId
-from fallbackd.core.opencode.projects import in_project, longest_windows
-from fallbackd.core.opencode.rulings import Ruled
-from fallbackd.core.opencode.session import Unprotected, backend_of, why_unprotected
-from fallbackd.core.opencode.turns import Redirect
-from fallbackd.core.policy import Project
-from fallbackd.core.protocol import Evidence, Usage
-from fallbackd.core.records import Session
-from fallbackd.core.turn_events import (
+from fallbackd.core.events import (
     RedirectAsked,
     RescueAdvanced,
     RescueProgress,
+    SessionCompacted,
+    SessionEnded,
     TurnAnswered,
     TurnBegan,
     TurnEnded,
     TurnFailed,
     TurnUsed,
 )
+from fallbackd.core.failures import Failure, make_failure
+from fallbackd.core.ids import LEASE_PREFIX, AttemptId, BackendId, SessionId
+from fallbackd.core.opencode.session import (
+    Unprotected,
+    backend_of,
+    in_project,
+    longest_windows,
+    why_unprotected,
+)
+from fallbackd.core.opencode.turns import Redirect, Ruled
+from fallbackd.core.policy import Project
+from fallbackd.core.protocol import Evidence, Usage
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import Session
 from fallbackd.engine.api import Engine
 from fallbackd.engine.judging import judge, off_the_loop, texts_of, without_quotations
 

@@ -5,9 +5,9 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from fallbackd.core.changes import Decision
+from fallbackd.core.decision import Decision
 from fallbackd.core.events import Event
-from fallbackd.core.health.record import Health
+from fallbackd.core.health import Health
 from fallbackd.core.ids import ScopeId
 from fallbackd.ports.share import Card, ShareState
 

@@ -20,8 +20,7 @@ from msgspec import Struct
 
 from fallbackd.backends.http_calls import key_variables, read_models
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.core.health.record import view
-from fallbackd.core.health.scopes import backend_scope
+from fallbackd.core.health import view
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend
 from fallbackd.core.protocol import (
@@ -32,6 +31,7 @@ from fallbackd.core.protocol import (
     NoAnswer,
     Work,
 )
+from fallbackd.core.scopes import backend_scope
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.judging import judge
 from fallbackd.ports.clock import Clock

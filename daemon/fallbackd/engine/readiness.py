@@ -10,12 +10,12 @@ from typing import Protocol
 
 from fallbackd.backends.spec import BackendKind, Login, Options
 from fallbackd.core.events import Event, ReadinessSeen
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import Outage, view
-from fallbackd.core.health.scopes import backend_scope, credential_scope, find_backend
+from fallbackd.core.health import Outage, view
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry
+from fallbackd.core.reasons import Reason
 from fallbackd.core.routing.candidates import candidates_for
+from fallbackd.core.scopes import backend_scope, credential_scope, find_backend
 from fallbackd.engine.credentials import CredentialLooks, environ_of
 from fallbackd.engine.environment import Settings, World
 from fallbackd.lib.directories import expand, places

@@ -16,7 +16,7 @@ from fallbackd.core.events import (
     ConversationSeen,
     Woke,
 )
-from fallbackd.core.failures import NO_CONVERSATION, REPAIRABLE, Failure, Reason
+from fallbackd.core.failures import NO_CONVERSATION, REPAIRABLE, Failure
 from fallbackd.core.protocol import (
     DAEMON_LOST,
     FOREIGN_LISTENER,
@@ -38,6 +38,7 @@ from fallbackd.core.protocol import (
     ToolStarted,
     Usage,
 )
+from fallbackd.core.reasons import Reason
 from fallbackd.core.watch import see, worse
 from fallbackd.engine.credentials import SECRET_ERRORS, without_secret
 from fallbackd.engine.judging import (

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from fallbackd.core.changes import Rejection
+from fallbackd.core.decision import Rejection
 from fallbackd.core.ids import DelegationId
 from fallbackd.core.policy import Entry
 

@@ -5,15 +5,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from msgspec import structs
 
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
-from fallbackd.core.changes import Decision, PutHealth, PutStory
-from fallbackd.core.effects import StartAttempt
-from fallbackd.core.health.record import Health, Trial
+from fallbackd.core.decision import Decision, PutHealth, PutStory, StartAttempt
+from fallbackd.core.health import Health, Trial
 from fallbackd.core.ids import AttemptId, ScopeId
-from fallbackd.core.opencode.rulings import Ruled
-from fallbackd.core.opencode.turns import Redirect
-from fallbackd.core.share.folding import is_peer
-from fallbackd.core.share.records import LEASE_PREFIX
-from fallbackd.core.share.turns import turn_of
+from fallbackd.core.opencode.turns import Redirect, Ruled
+from fallbackd.core.share import LEASE_PREFIX, is_peer, turn_of
 from fallbackd.engine.api import Engine
 from fallbackd.engine.peers import HealthOf
 from fallbackd.ports.share import Card, ShareReading

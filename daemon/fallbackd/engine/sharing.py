@@ -14,24 +14,28 @@ import anyio
 import structlog
 from msgspec import Struct, structs
 
-from fallbackd.core.changes import Decision, PutHealth
+from fallbackd.core.decision import Decision, PutHealth
 from fallbackd.core.events import ClockStepped, Event, SharedSeen
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import Health, Outage, is_leased, view
-from fallbackd.core.health.scopes import find_backend, is_scope_of, touched
+from fallbackd.core.health import Health, Outage, is_leased, view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import REASONS
-from fallbackd.core.share.folding import is_peer, mark_of, news_in, untold
-from fallbackd.core.share.records import (
+from fallbackd.core.reasons import Reason
+from fallbackd.core.scopes import find_backend, is_scope_of, touched
+from fallbackd.core.share import (
     MAX_DETAIL,
     PersonWord,
     SharedLease,
+    SharedNames,
     SharedRecord,
     WordAction,
+    is_peer,
+    is_shared_fact,
+    mark_of,
     moved,
+    news_in,
+    untold,
 )
-from fallbackd.core.share.scopes import SharedNames, is_shared_fact
-from fallbackd.core.upkeep.marks import reason_of
+from fallbackd.core.upkeep import reason_of
 from fallbackd.engine.api import Engine
 from fallbackd.engine.peers import Grouping, HealthOf, Shared, Tested, Unasked
 from fallbackd.engine.requests import Draining, Unknown

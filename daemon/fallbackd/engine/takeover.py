@@ -21,12 +21,11 @@ import structlog
 from msgspec import Struct, structs
 
 from fallbackd.backends.spec import BackendKind, Options
-from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId, DelegationId, attempt_number
-from fallbackd.core.past import MAX_TURNS, AgentConversation, CarriedWord, Past
 from fallbackd.core.protocol import CommandLine, ProcessExit
-from fallbackd.core.records import Delegation
-from fallbackd.core.work.remembering import refused
+from fallbackd.core.records import MAX_TURNS, AgentConversation, CarriedWord, Delegation, Past
+from fallbackd.core.scopes import find_backend
+from fallbackd.core.work.sessions import refused
 from fallbackd.engine.confinement import footprint_of
 from fallbackd.engine.credentials import environ_of
 from fallbackd.engine.environment import Settings, World

@@ -11,11 +11,11 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from fallbackd.core.effects import WakeAt
+from fallbackd.core.decision import WakeAt
 from fallbackd.core.events import Event, Woke
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.records import Delegation
-from fallbackd.core.work.fairness import free_places, turns
+from fallbackd.core.work.plan import free_places, turns
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.live import LiveAttempt
 from fallbackd.ports.clock import Clock

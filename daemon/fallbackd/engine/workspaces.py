@@ -21,7 +21,7 @@ from msgspec import Struct
 from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.core.events import WorkspaceMoved
 from fallbackd.core.ids import AttemptId, DelegationId, SessionId
-from fallbackd.core.opencode.projects import FILES
+from fallbackd.core.opencode.session import FILES
 from fallbackd.core.policy import Policy
 from fallbackd.core.records import Delegation, Snapshot
 from fallbackd.core.work.workspaces import writer_at

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from fallbackd.core.ids import ScopeId
-from fallbackd.core.share.records import PersonWord, SharedMark, SharedRecord
+from fallbackd.core.share import PersonWord, SharedMark, SharedRecord
 
 
 class ShareAway(Exception):

@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from fallbackd.core.changes import Decision, Journaled, PutStory
+from fallbackd.core.decision import Decision, Journaled, PutStory
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 

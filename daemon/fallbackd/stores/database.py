@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fallbackd.core.health.record import Health
+from fallbackd.core.health import Health
 from fallbackd.core.ids import DelegationId
 from fallbackd.core.records import Delegation, Meter, Session
 from fallbackd.lib.failpoints import hit

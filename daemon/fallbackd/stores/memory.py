@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from anyio.lowlevel import checkpoint
 
-from fallbackd.core.changes import Decision, Journaled, PutStory
+from fallbackd.core.decision import Decision, Journaled, PutStory
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import Delegation, Keys, Snapshot
 from fallbackd.ports.store import ALL, Outlives, Selection, StoreUnwritable

@@ -15,7 +15,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fallbackd.core.changes import (
+from fallbackd.core.decision import (
     Change,
     DropSession,
     Journaled,
@@ -27,7 +27,7 @@ from fallbackd.core.changes import (
     PutSession,
     PutStory,
 )
-from fallbackd.core.health.record import Health
+from fallbackd.core.health import Health
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.records import Delegation, Keys, Meter, Session, Snapshot
 from fallbackd.ports.store import Selection

@@ -21,8 +21,8 @@ import anyio
 from anyio import to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from fallbackd.core.changes import Decision, Journaled, Note, PutStory
-from fallbackd.core.health.clocks import from_disk
+from fallbackd.core.decision import Decision, Journaled, Note, PutStory
+from fallbackd.core.health import from_disk
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import Delegation, Keys, Snapshot
 from fallbackd.lib.failpoints import hit

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fallbackd.core.changes import (
+from fallbackd.core.decision import (
     Change,
     DropSession,
     Note,

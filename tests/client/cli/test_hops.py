@@ -2,7 +2,7 @@
 
 import pytest
 
-from fallbackd.core.failures import Reason
+from fallbackd.core.reasons import Reason
 from fallbackd_client.cli.views import _WHY, hop_sentence
 
 NEVER_LEFT = {Reason.TASK_FAILED, Reason.CANCELLED, Reason.UNKNOWN}

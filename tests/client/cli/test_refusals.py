@@ -8,8 +8,8 @@ import pytest
 from tests.support.agents import program
 
 from fallbackd.api.shapes import none_installed, verdict
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import BackendId
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Verdict
 from fallbackd_client.cli.views import advice, exit_code
 from fallbackd_client.wire.shapes import CandidateVerdict

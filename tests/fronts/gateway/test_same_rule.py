@@ -22,8 +22,9 @@ from tests.support.running_engine import work
 from tests.support.told import Gateway, gateway, told_backend
 
 from fallbackd.backends.spec import ApiMode
-from fallbackd.core.failures import Failure, Reason
+from fallbackd.core.failures import Failure
 from fallbackd.core.policy import REASONS
+from fallbackd.core.reasons import Reason
 from fallbackd.engine import feedback
 from fallbackd.transports.http.transport import HttpTransport
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from tests.stores.records import NOW, a_delegation, an_ended
 
-from fallbackd.core.changes import Journaled, Note
-from fallbackd.core.failures import Reason
+from fallbackd.core.decision import Journaled, Note
 from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Backend
+from fallbackd.core.reasons import Reason
 from fallbackd.fronts.notify.front import Pacing
 from fallbackd.fronts.notify.rules import Absences, near_cap, notification_of, substituted
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 from tests.support.front import front
 
-from fallbackd.core.failures import Reason
+from fallbackd.core.reasons import Reason
 from fallbackd.fronts.rpc import discover
 from fallbackd.fronts.rpc.discover import document
 from fallbackd.fronts.rpc.dispatch import _CODES

@@ -8,7 +8,7 @@ import pytest
 from tests.support.engine import FakeHost, ScriptedEngine
 
 from fallbackd.core.authority import PERSON
-from fallbackd.core.changes import Rejection
+from fallbackd.core.decision import Rejection
 from fallbackd.engine.requests import Draining, Invalid, NotPermitted, Refused, Unknown
 from fallbackd.fronts.rpc.discover import HANDLERS
 from fallbackd.fronts.rpc.dispatch import Dispatcher, Later

@@ -10,13 +10,14 @@ from tests.support.front import Front, front
 from fallbackd.config.fields import Problem
 from fallbackd.core.authority import Authority
 from fallbackd.core.callers.lease import Resolution
-from fallbackd.core.changes import Decision, PutHealth
+from fallbackd.core.decision import Decision, PutHealth
 from fallbackd.core.events import HealthCleared, HealthMarked, HealthPaused, HealthResumed, Reported
-from fallbackd.core.failures import Reason, make_failure
-from fallbackd.core.health.record import Health, Outage
+from fallbackd.core.failures import make_failure
+from fallbackd.core.health import Health, Outage
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Attempt, Hop, Keys, Verdict
 from fallbackd_client.wire.methods import METHODS
 

@@ -1,21 +1,242 @@
-"""What a caller that talks to a provider itself receives: candidate, credential, lease."""
+"""Candidate, credential and lease of a caller that talks to a provider itself."""
 
 from msgspec import Struct, structs
 
-from fallbackd.core.callers.failing_over import Following
-from fallbackd.core.case import Case
+from fallbackd.core.case import FREE_TIERS, Case
 from fallbackd.core.events import Reported
 from fallbackd.core.failures import Failure
-from fallbackd.core.ids import AttemptId
-from fallbackd.core.policy import Backend, Entry
-from fallbackd.core.records import Hop, Session, Verdict
-from fallbackd.core.routing.candidates import candidates_for, find_role
-from fallbackd.core.routing.configured import Choice
-from fallbackd.core.routing.resolve import Resolved
-from fallbackd.core.turn import Halt, Tried, Turn
-from fallbackd.core.work.recovery import missed_by, role_counting
-from fallbackd.core.work.resolution import entry_of, turn_for
+from fallbackd.core.ids import AttemptId, is_lease
+from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import Halt, Hop, Session, Tried, Turn, Verdict
+from fallbackd.core.routing.candidates import Choice, candidates_for, find_role
+from fallbackd.core.routing.looking import Request
+from fallbackd.core.routing.resolve import Resolved, without_choice
+from fallbackd.core.scopes import find_backend
+from fallbackd.core.work.outages import search
+from fallbackd.core.work.resolution import (
+    entry_of,
+    forbidden_by,
+    futile,
+    halted,
+    is_form_error_twice,
+    missed_by,
+    request_after,
+    role_counting,
+    rotated,
+    turn_for,
+)
 from fallbackd.core.work.sessions import moved
+
+# Whether a report is about a candidate that its session had left before the call began.
+
+
+def lease_of(event: Reported) -> AttemptId | None:
+    """The lease under which the call was made, which its caller may give as the attempt."""
+    if event.lease is None and event.attempt is not None and is_lease(event.attempt):
+        return event.attempt
+    return event.lease
+
+
+def is_stale(case: Case, event: Reported, session: Session | None) -> bool:
+    """
+    Whether a report is about a candidate that was left before the call began. One that names no
+    attempt means the current candidate, except right after a move where that is not certain: a
+    delegation holds the session, or the move was to another model of the same backend.
+    """
+    if session is None:
+        return False
+    if event.backend != session.current:
+        return _was_left(event, session)
+    if event.model is not None and session.current_model not in (None, event.model):
+        return True
+    if lease_of(event) is not None:
+        return False  # one that is held: a late one has been turned away before
+    if event.attempt is None:
+        return _is_near_a_move(case, session) and _is_unclear(event, session)
+    if session.attempt is not None:
+        return event.attempt != session.attempt
+    # Callers that make the calls themselves name them by themselves.
+    return event.attempt == session.reported_attempt and _is_near_a_move(case, session)
+
+
+def _was_left(event: Reported, session: Session) -> bool:
+    """Whether the session has moved away from the backend since the call began."""
+    last_at = session.last_fallback_at or 0.0
+    if event.started_at is not None and event.started_at > last_at:
+        return False
+    return any(hop.from_backend == event.backend for hop in session.hops)
+
+
+def _is_near_a_move(case: Case, session: Session) -> bool:
+    last_at = session.last_fallback_at
+    return last_at is not None and 0 <= case.now - last_at < case.policy.defaults.dedup_window_s
+
+
+def _is_unclear(event: Reported, session: Session) -> bool:
+    """Whether a report without an attempt may be about the candidate that was left."""
+    last = session.hops[-1] if session.hops else None
+    is_swap = last is not None and last.from_backend == last.to_backend == session.current
+    return session.running is not None or (is_swap and event.model is None)
+
+
+def with_attempt(session: Session, event: Reported) -> Session:
+    """With the attempt that the caller names, where no attempt of ours holds the session."""
+    if session.attempt is not None or event.attempt is None:
+        return session
+    return structs.replace(session, reported_attempt=event.attempt)
+
+
+# Where a failed call leads whose caller makes the next one itself: callers that report, and turns
+# of sessions of opencode servers. A delegation is held by the same bounds (`work.plan`).
+
+
+RULES = frozenset({"on_outage", "must_differ", "consent"})
+"""Bounds that a person could lift."""
+_WHY_NONE = {
+    None: "no other candidate of the chain is available",
+    "must_differ": "every available backend belongs to an excluded model family (must_differ_from)",
+    "consent": "only candidates that bill by use are available (allow_metered)",
+}
+
+
+class Following(Struct, frozen=True, kw_only=True):
+    """
+    Attributes:
+        resolved: With the choice, or with the verdicts that speak against every candidate.
+        is_same: The candidate that failed, once more or with another credential.
+    """
+
+    turn: Turn
+    resolved: Resolved
+    halt: Halt | None = None
+    is_same: bool = False
+
+    @property
+    def is_handed_back(self) -> bool:
+        """The caller does the work itself: its session stays where it was."""
+        choice = self.resolved.choice
+        return choice is not None and choice.backend.kind == IN_SESSION_KIND
+
+    @property
+    def moves(self) -> bool:
+        """Whether another candidate makes the next call."""
+        return self.halt is None and not self.is_same and not self.is_handed_back
+
+
+def ended_by(case: Case, turn: Turn, tried: Tried) -> tuple[Turn, Halt | None]:
+    """
+    The record with a call that has failed, and whether that is the end: a failure of the task
+    itself, or work that two candidates fail at alike. The latter withdraws the marks of the way.
+    """
+    backend = find_backend(case.policy, tried.backend)
+    if backend is not None:
+        tier = entry_of(turn.candidates, tried, backend).tier
+        tried = structs.replace(tried, tier=tier)
+    turn = structs.replace(turn, tried=(*turn.tried, tried))
+    cause = futile(turn)
+    if cause is None:
+        return turn, None
+    if cause == "task":
+        return turn, Halt(bound="task", why=f"{tried.reason} is of the task itself")
+    case.withdraw(turn.marks)
+    why = f"two candidates failed with {tried.reason}: the task is the likely cause"
+    return structs.replace(turn, marks=()), Halt(bound="poison", why=why)
+
+
+def marked(
+    case: Case, turn: Turn, failure: Failure, *, started_at: float | None, luck: float
+) -> Turn:
+    """Mark what the last failure is about."""
+    last = turn.tried[-1]
+    backend = find_backend(case.policy, last.backend)
+    if backend is None:
+        return turn
+    made = case.mark(
+        failure,
+        backend,
+        model=last.model,
+        credential=last.credential,
+        started_at=started_at,
+        luck=luck,
+    )
+    return turn if made is None else structs.replace(turn, marks=(*turn.marks, made))
+
+
+def denied(case: Case, following: Following) -> None:
+    """Permission that every candidate was denied is about the request: its marks are withdrawn."""
+    turn, halt = following.turn, following.halt
+    if halt is None or halt.bound in RULES:
+        return
+    if all(one.reason is Reason.PERMISSION for one in turn.tried):
+        case.withdraw(turn.marks)
+
+
+def fail_over(case: Case, turn: Turn, *, once_more: bool = False, may_try: bool) -> Following:
+    """
+    The candidate after the last one that was tried, or why there is none.
+
+    Args:
+        once_more: The same candidate is asked alike.
+        may_try: A trial can be leased to the caller.
+    """
+    same = _same(case, turn, once_more=once_more)
+    if same is not None and same.choice is not None:
+        return _following(case, turn, same, same.choice, is_same=True)
+    candidates, halt = halted(case.policy, turn)
+    if is_form_error_twice(turn):
+        why = "two providers reject the form of the request"
+        halt = Halt(bound="format_error", why=why)
+    request = request_after(case.policy, turn)
+    if halt is not None:
+        seen = case.resolve(turn.candidates, request)
+        return Following(
+            turn=turn, resolved=without_choice(seen, f"not used: {halt.why}"), halt=halt
+        )
+    found = search(case, turn, candidates, request, may_doubt=lambda _: may_try)
+    resolved, out = found.resolved, found.out
+    if out is not None:
+        why = f"{out.text}, and the role does not go elsewhere then (on_outage)"
+        halt = Halt(bound="on_outage", why=why)
+        return Following(turn=turn, resolved=resolved, halt=halt)
+    if resolved.choice is None:
+        rule = forbidden_by(case, candidates, request)
+        halt = Halt(bound=rule or "none_left", why=_WHY_NONE[rule])
+        return Following(turn=turn, resolved=resolved, halt=halt)
+    return _following(case, turn, resolved, resolved.choice)
+
+
+def _same(case: Case, turn: Turn, *, once_more: bool) -> Resolved | None:
+    if not once_more:
+        return rotated(case, turn)
+    last = turn.tried[-1]
+    backend = find_backend(case.policy, last.backend)
+    if backend is None:
+        return None
+    entry = entry_of(turn.candidates, last, backend)
+    request = Request(prompt_tokens=turn.prompt_tokens, credential=last.credential)
+    return case.resolve((entry,), request)
+
+
+def _following(
+    case: Case, turn: Turn, resolved: Resolved, choice: Choice, *, is_same: bool = False
+) -> Following:
+    counts = not is_same and choice.entry.tier not in FREE_TIERS
+    after = named(case, turn, choice)
+    after = structs.replace(after, hops=turn.hops + int(counts))
+    return Following(turn=after, resolved=resolved, is_same=is_same)
+
+
+def named(case: Case, turn: Turn, choice: Choice) -> Turn:
+    """The candidate that makes the next call."""
+    return structs.replace(
+        turn,
+        backend=choice.backend.id,
+        model=choice.model,
+        credential=choice.credential,
+        at=case.now,
+    )
+
 
 LEASE_S = 600.0
 """A caller that never reports loses its lease after this long."""

@@ -2,38 +2,53 @@
 
 from msgspec import structs
 
-from fallbackd.core.callers.failing_over import denied, ended_by, fail_over, marked, named
 from fallbackd.core.callers.lease import (
     LEASE_S,
     ReportAnswer,
     answer_of,
     asked_by_report,
     counted_credential,
+    denied,
+    ended_by,
+    fail_over,
+    is_stale,
+    lease_of,
     leased,
+    marked,
     missed,
     moved_on,
+    named,
     resolution_of,
     tried_by,
+    with_attempt,
 )
-from fallbackd.core.callers.staleness import is_stale, lease_of, with_attempt
 from fallbackd.core.case import Case
-from fallbackd.core.changes import Decision, PutSession, Rejection
+from fallbackd.core.decision import Decision, PutSession, Rejection
 from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.failures import Failure
-from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import SessionId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
-from fallbackd.core.records import Session
-from fallbackd.core.routing.candidates import candidates_for, find_role, own_chain
-from fallbackd.core.routing.configured import Choice
-from fallbackd.core.routing.families import UNKNOWN, family_of
+from fallbackd.core.records import Session, Turn
+from fallbackd.core.routing.candidates import (
+    UNKNOWN,
+    Choice,
+    candidates_for,
+    family_of,
+    find_role,
+    own_chain,
+)
 from fallbackd.core.routing.resolve import Resolved
-from fallbackd.core.turn import Turn
+from fallbackd.core.scopes import find_backend
 from fallbackd.core.work.offline import own_trouble
-from fallbackd.core.work.recovery import answered_by, role_counting
-from fallbackd.core.work.resolution import request_after, staying, turn_for
-from fallbackd.core.work.rotation import first_throttle
-from fallbackd.core.work.search import search
+from fallbackd.core.work.outages import search
+from fallbackd.core.work.resolution import (
+    answered_by,
+    first_throttle,
+    request_after,
+    role_counting,
+    staying,
+    turn_for,
+)
 from fallbackd.core.work.sessions import charged, entered, on_candidate
 
 

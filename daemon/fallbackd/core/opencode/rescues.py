@@ -19,7 +19,7 @@ from msgspec import structs
 
 from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
-from fallbackd.core.opencode.rulings import Ruled, rule_on
+from fallbackd.core.events import RescueAdvanced, RescueProgress, TurnFailed
 from fallbackd.core.opencode.session import (
     begun,
     chosen_by_user,
@@ -30,10 +30,9 @@ from fallbackd.core.opencode.session import (
     told,
     without_running,
 )
-from fallbackd.core.records import Hop, Session
-from fallbackd.core.rescue import Message, Rescue
+from fallbackd.core.opencode.turns import Ruled, rule_on
+from fallbackd.core.records import Hop, Message, Rescue, Session
 from fallbackd.core.routing.suggest import duration
-from fallbackd.core.turn_events import RescueAdvanced, RescueProgress, TurnFailed
 
 AWAY_S = 60.0
 """A rescue whose step is older has lost its server or its owner, and is not continued."""

@@ -1,10 +1,11 @@
 """
-What an opencode session is on: its turns, periods and moves. Pieces of decisions.
+State of an opencode session: its turns, periods and moves, and the policy of its directory.
 
 A turn is what the user asked for, a message its prompt on one model. A model that the user chose by
 hand becomes the session's original; one that a rescue or a redirect chose does not.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from msgspec import structs
@@ -12,17 +13,106 @@ from msgspec import structs
 from fallbackd.core.callers.lease import LEASE_S
 from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
-from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.events import Event
 from fallbackd.core.ids import AttemptId, BackendId, SessionId
-from fallbackd.core.opencode.projects import ANY, find_any
-from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy, Role
+from fallbackd.core.policy import OPENCODE, REASONS, Backend, Entry, Policy, Project, Role, once
 from fallbackd.core.protocol import Usage
-from fallbackd.core.records import Hop, Session
-from fallbackd.core.rescue import Message, Period
-from fallbackd.core.routing.candidates import candidates_for, find_role
-from fallbackd.core.routing.configured import Choice
+from fallbackd.core.reasons import Reason, ReasonPolicy
+from fallbackd.core.records import Hop, Message, Period, Session, Snapshot
+from fallbackd.core.routing.candidates import Choice, candidates_for, find_role
 from fallbackd.core.routing.suggest import duration
+from fallbackd.core.scopes import find_backend
 from fallbackd.core.work.sessions import charged, moved
+
+# The policy as it holds in one directory: the files of opencode projects laid over it.
+
+
+ANY = "*"
+NAMES = ("model-fallback.json", "rate-limit-fallback.json")
+"""The older form comes second."""
+FILES = tuple(f".opencode/{name}" for name in (*NAMES, "agent", "agents"))
+"""Where a project says to which models its sessions fail over."""
+
+
+def project_of(snapshot: Snapshot, event: Event) -> str:
+    """The directory that an event is about; empty: none in particular."""
+    said: str = getattr(event, "project", "")
+    if said:
+        return said
+    return "" if snapshot.session is None else snapshot.session.project
+
+
+def in_project(policy: Policy, directory: str) -> Policy:
+    return _laid_over(policy, directory) if policy.projects else policy
+
+
+@once
+def _laid_over(policy: Policy, directory: str) -> Policy:
+    """
+    A project's own file goes before the configuration, that one before the user's file: the
+    nearest to the work wins.
+    """
+    own = policy.projects.get(directory) if directory else None
+    if own is not None:
+        return structs.replace(
+            policy,
+            rescues=own.enabled,
+            roles={**policy.roles, **own.roles},
+            chains=_with_any(policy, own, wins=True),
+            reasons={**policy.reasons, **own.reasons},
+        )
+    users = policy.projects.get("")
+    if users is None:
+        return policy
+    return structs.replace(
+        policy,
+        rescues=policy.rescues and users.enabled,
+        roles={**users.roles, **policy.roles},
+        chains=_with_any(policy, users, wins=False),
+        reasons=_unless_configured(policy, users) if directory else policy.reasons,
+    )
+
+
+def _unless_configured(policy: Policy, users: Project) -> Mapping[Reason, ReasonPolicy]:
+    asked = {
+        reason: one
+        for reason, one in users.reasons.items()
+        if policy.reasons.get(reason) == REASONS.get(reason)
+    }
+    return {**policy.reasons, **asked}
+
+
+def _with_any(policy: Policy, project: Project, *, wins: bool) -> Mapping[str, tuple[Entry, ...]]:
+    role = project.roles.get(ANY)
+    if role is None or not role.chain or (not wins and policy.chains.get(ANY)):
+        return policy.chains
+    return {**policy.chains, ANY: role.chain}
+
+
+def find_any(policy: Policy) -> Role | None:
+    """What holds for agents without a role of their own."""
+    return policy.roles.get(ANY)
+
+
+def longest_windows(
+    projects: Iterable[Project],
+) -> dict[BackendId, dict[Reason, ReasonPolicy]]:
+    """Of files that name the same candidate the longest window counts, reason by reason."""
+    found: dict[BackendId, dict[Reason, ReasonPolicy]] = {}
+    for project in projects:
+        named = {entry.backend for role in project.roles.values() for entry in role.chain}
+        for backend in named if project.enabled else ():
+            known = found.setdefault(backend, {})
+            for reason, asked in project.reasons.items():
+                before = known.get(reason)
+                if before is None or _length_s(asked) > _length_s(before):
+                    known[reason] = asked
+    return found
+
+
+def _length_s(policy: ReasonPolicy) -> tuple[float, float]:
+    return (policy.window_s, policy.window_s + policy.cooldown_s)
+
 
 Unprotected = Literal["switched_off", "no_chain"]
 MAX_SUPERSEDED = 20

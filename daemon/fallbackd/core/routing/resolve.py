@@ -9,25 +9,21 @@ from collections.abc import Mapping, Sequence, Set
 
 from msgspec import Struct, structs
 
-from fallbackd.core.health.machine import early_trial_at
-from fallbackd.core.health.record import Health, is_leased, view
-from fallbackd.core.health.scopes import (
-    find_backend,
-    scopes_of,
-)
+from fallbackd.core.health import Health, early_trial_at, is_leased, view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Entry, Policy
 from fallbackd.core.reasons import WORDS, Reason
 from fallbackd.core.records import Meter, Verdict, VerdictWord
-from fallbackd.core.routing.configured import (
+from fallbackd.core.routing.candidates import (
     HANDED_BACK,
     Candidate,
     Choice,
     Configured,
     chain_of,
+    wanted,
 )
 from fallbackd.core.routing.looking import Request, look
-from fallbackd.core.routing.tiers import wanted
+from fallbackd.core.scopes import find_backend, scopes_of
 
 NEVER_BY_TIME: frozenset[VerdictWord] = frozenset({"context", "must_differ", "consent"})
 """Verdicts that do not change when an outage ends."""

@@ -6,22 +6,19 @@ from msgspec import structs
 
 from fallbackd.core.authority import as_given, is_below_all, lower_replay
 from fallbackd.core.case import Case
-from fallbackd.core.changes import Decision, Rejection, RejectionKind
-from fallbackd.core.effects import OpenWindow, WakeAt
+from fallbackd.core.decision import Decision, OpenWindow, Rejection, RejectionKind, WakeAt
 from fallbackd.core.events import CancelRequested, DelegateRequested
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.policy import TMUX_SESSION, Entry, Policy, ReplayWord, Role
-from fallbackd.core.records import Delegation, Snapshot
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import Delegation, Snapshot, Turn
 from fallbackd.core.routing.candidates import candidates_for, find_role, own_chain
-from fallbackd.core.turn import Turn
+from fallbackd.core.scopes import find_backend
 from fallbackd.core.work.apply import advance, apply
-from fallbackd.core.work.outcomes import BY_CALLER
 from fallbackd.core.work.plan import behind
 from fallbackd.core.work.resolution import tried_key, turn_for
 from fallbackd.core.work.sessions import take_session
-from fallbackd.core.work.steps import ended
+from fallbackd.core.work.steps import BY_CALLER, ended
 from fallbackd.core.work.stopping import stop_below, stop_running
 from fallbackd.core.work.workspaces import blocker, is_hidden, why_blocked, why_hidden
 

@@ -3,16 +3,14 @@
 from msgspec import structs
 
 from fallbackd.core.case import Case
-from fallbackd.core.changes import Decision, Rejection, RejectionKind
+from fallbackd.core.decision import Decision, Rejection, RejectionKind
 from fallbackd.core.events import QuestionAnswered
-from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import IN_SESSION_KIND
-from fallbackd.core.questions import USE, AnsweredBy, Question, find
-from fallbackd.core.records import Delegation, HandedBack
-from fallbackd.core.work.apply import advance, apply
+from fallbackd.core.records import USE, AnsweredBy, Delegation, HandedBack, Question, find
+from fallbackd.core.scopes import find_backend
+from fallbackd.core.work.apply import advance, apply, close_question
 from fallbackd.core.work.ask import MIN_REST_S, REST_S, return_at
-from fallbackd.core.work.asking import close_question
 from fallbackd.core.work.outages import service_of
 from fallbackd.core.work.steps import ended
 from fallbackd.core.work.workspaces import writer_beside

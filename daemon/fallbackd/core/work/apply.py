@@ -1,19 +1,37 @@
-"""Perform a step of the plan."""
+"""Perform a step of the plan: starts, waits, questions and ends."""
 
 from typing import assert_never
 
-from fallbackd.core.case import Case
-from fallbackd.core.effects import Answer, StartAttempt, WakeAt
-from fallbackd.core.questions import closed
-from fallbackd.core.records import Attempt, Delegation, DelegationState, Ending, HandedBack, Hop
-from fallbackd.core.so_far import reactive_hops
+from msgspec import structs
+
+from fallbackd.core.case import Case, reactive_hops
+from fallbackd.core.decision import Answer, AskPerson, GoOn, StartAttempt, WakeAt
+from fallbackd.core.failures import Failure
+from fallbackd.core.policy import Backend
+from fallbackd.core.records import (
+    Attempt,
+    Delegation,
+    DelegationState,
+    Ending,
+    HandedBack,
+    Hop,
+    Question,
+    closed,
+    options_with,
+    question_id,
+)
+from fallbackd.core.scopes import find_backend
 from fallbackd.core.views import last_event
-from fallbackd.core.work.asking import ask, clear
-from fallbackd.core.work.giving_up import withdraw_marks
+from fallbackd.core.work.ask import return_at, with_rules
 from fallbackd.core.work.plan import plan
-from fallbackd.core.work.remembering import recall
-from fallbackd.core.work.resumption import resumed_conversation
-from fallbackd.core.work.sessions import author_of, on_candidate
+from fallbackd.core.work.retries import has_waited, with_waited
+from fallbackd.core.work.sessions import (
+    author_of,
+    on_candidate,
+    recall,
+    resumed_conversation,
+    take_session,
+)
 from fallbackd.core.work.starting import fallen, handoff, hop_to, new_attempt, note_hop, stays_with
 from fallbackd.core.work.steps import (
     Ask,
@@ -29,7 +47,148 @@ from fallbackd.core.work.steps import (
 )
 from fallbackd.core.work.stopping import below, tell_parent
 from fallbackd.core.work.transitions import enter, note_outage, wake_at
-from fallbackd.core.work.waits import with_waited
+
+# A candidate that is given up: its mark, and the marks that are taken back.
+
+
+def give_up(case: Case, failure: Failure, backend: Backend | None, *, luck: float) -> Failure:
+    """
+    Leave the candidate of the last attempt: mark it once, and release its lease.
+
+    Returns:
+        The failure, with the scope that was marked.
+    """
+    one = case.delegation
+    attempt = one.attempts[-1]
+    made = None
+    if backend is not None:
+        made = case.mark(
+            failure,
+            backend,
+            model=attempt.model,
+            credential=attempt.credential,
+            started_at=attempt.started_at,
+            luck=luck,
+            repeated=failure.wait_s is not None and has_waited(one, attempt, now=case.now),
+        )
+    case.release(attempt)
+    policy = case.policy.reason(failure.reason, attempt.backend)
+    case.tell(
+        one,
+        "attempt failed",
+        outcome=f"leaves {attempt.backend}: {failure.reason.value}"
+        + ("" if made is None else f", marks {made.scope}"),
+        evidence=failure.evidence,
+        signature=failure.signature,
+        confidence=failure.confidence,
+        window_s=None if policy is None else policy.window_s,
+        wait_s=failure.wait_s,
+    )
+    if made is None:
+        return failure
+    failure = structs.replace(failure, scope=made.scope)
+    case.update(
+        attempts=(*one.attempts[:-1], structs.replace(attempt, failure=failure)),
+        turn=structs.replace(one.turn, marks=(*one.turn.marks, made)),
+    )
+    return failure
+
+
+def withdraw_marks(case: Case) -> None:
+    """Take back the marks that the delegation has made."""
+    turn = case.delegation.turn
+    case.withdraw(turn.marks)
+    case.update(turn=structs.replace(turn, marks=()))
+
+
+# A question to a person is asked, closed by an answer, or no longer needed.
+
+
+def clear(case: Case, step: Clear) -> None:
+    one = case.delegation
+    match step.what:
+        case "line":
+            case.update(blocked_by=None, waiting=None)
+            take_session(case)
+        case "question":
+            assert one.question is not None
+            closes = structs.replace(one.question, closed_at=case.now)
+            close_question(case, closes, text=step.outcome)
+            case.tell(one, "service recovered", outcome=step.outcome, verdicts=step.verdicts or ())
+        case "forced":
+            case.update(forced=None)
+            case.tell(one, "chosen by a person", outcome=step.outcome, verdicts=step.verdicts or ())
+        case "retry":
+            last = one.attempts[-1]
+            assert last.failure is not None
+            backend = find_backend(case.policy, last.backend)
+            case.update(waiting=None)
+            give_up(case, last.failure, backend, luck=case.luck)
+        case _:
+            assert_never(step.what)
+
+
+def close_question(case: Case, question: Question, *, text: str) -> None:
+    """The open question is closed as `question` says; what comes next is planned after it."""
+    enter(case, "waiting", questions=(*case.delegation.questions[:-1], question))
+    by = question.answered_by
+    case.note(
+        "question.answered",
+        case.delegation,
+        question=question.question,
+        choice=question.choice,
+        note=question.note,
+        answered_by=None if by is None else structs.asdict(by),
+        text=text,
+    )
+    case.effects.append(GoOn(delegation=case.delegation.delegation))
+
+
+def ask(case: Case, step: Ask, *, event: str) -> None:
+    one = case.delegation
+    verdicts = one.verdicts if step.verdicts is None else step.verdicts
+    note_outage(case, step.out)
+    deadlines = [] if one.deadline_at is None else [one.deadline_at]
+    if one.question_timeout_s is not None:
+        deadlines.append(case.now + one.question_timeout_s)
+    question = Question(
+        question=question_id(one.delegation, len(one.questions) + 1),
+        delegation=one.delegation,
+        session=one.session,
+        role=one.role,
+        asked_by=one.asked_by,
+        kind=step.kind,
+        text=with_rules(step.text, step.usable),
+        options=options_with(step.usable, wait=step.wait),
+        opened_at=case.now,
+        deadline_at=min(deadlines, default=None),
+    )
+    choices = [each.choice for each in question.options]
+    enter(
+        case,
+        "awaiting_answer",
+        verdicts=verdicts,
+        questions=(*one.questions, question),
+        waiting=None,
+        forced=None,
+        rests_until_at=None,
+        phase=None,
+        retry_at=return_at(verdicts, now=case.now),
+    )
+    case.wake_waiting()  # others may work in its directory meanwhile
+    kind, backend, fields = last_event(case.delegation)
+    case.note(kind, one, backend=backend, **fields)
+    case.tell(
+        one,
+        event,
+        outcome=f"asks {question.question}: {question.text}",
+        verdicts=verdicts,
+        on_outage=one.turn.on_outage,
+        choices=choices,
+    )
+    case.effects.append(AskPerson(delegation=one.delegation))
+    if question.deadline_at is not None:
+        case.effects.append(wake_at(case, question.deadline_at))
 
 
 def advance(case: Case, *, event: str) -> None:

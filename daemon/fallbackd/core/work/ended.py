@@ -6,37 +6,44 @@ from msgspec import structs
 
 from fallbackd.core.case import Case
 from fallbackd.core.events import AttemptEnded
-from fallbackd.core.failures import DAEMON_LOST_DETAIL, Failure, Reason
-from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.failures import DAEMON_LOST_DETAIL, Failure
 from fallbackd.core.policy import Backend, Entry
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Attempt, AttemptState, DelegationState, Session, Waiting
+from fallbackd.core.scopes import find_backend
 from fallbackd.core.watch import MAX_OUTSIDE, worse
-from fallbackd.core.work.apply import advance, apply
+from fallbackd.core.work.apply import advance, apply, give_up, withdraw_marks
 from fallbackd.core.work.ask import about_part, done_by
-from fallbackd.core.work.giving_up import give_up, withdraw_marks
 from fallbackd.core.work.offline import own_trouble
-from fallbackd.core.work.outcomes import BY_CALLER, deadline_passed
 from fallbackd.core.work.plan import plan
-from fallbackd.core.work.recovery import counted, tell_return
-from fallbackd.core.work.remembering import may_try_otherwise, remember
 from fallbackd.core.work.resolution import (
+    counted,
     entry_of,
+    first_throttle,
     futile,
     is_form_error_twice,
+    tell_return,
 )
-from fallbackd.core.work.resumption import own_failure, resume_at
-from fallbackd.core.work.retry_budget import backoff_s, budget_of, may_retry, shown
-from fallbackd.core.work.rotation import first_throttle
-from fallbackd.core.work.running import running_attempt
-from fallbackd.core.work.sessions import charged
-from fallbackd.core.work.steps import End, Step, Wait, ended
-from fallbackd.core.work.stopping import stop_below
-from fallbackd.core.work.waits import (
+from fallbackd.core.work.retries import (
+    backoff_s,
+    budget_of,
     has_alternative,
     is_past_deadline,
     is_worth_waiting,
+    may_retry,
+    shown,
     stated_until,
 )
+from fallbackd.core.work.running import running_attempt
+from fallbackd.core.work.sessions import (
+    charged,
+    may_try_otherwise,
+    own_failure,
+    remember,
+    resume_at,
+)
+from fallbackd.core.work.steps import BY_CALLER, End, Step, Wait, deadline_passed, ended
+from fallbackd.core.work.stopping import stop_below
 
 
 def attempt_ended(case: Case, event: AttemptEnded) -> None:

@@ -8,12 +8,13 @@ a default route. Hosts on this machine say nothing about it.
 from msgspec import structs
 
 from fallbackd.core.case import Case
-from fallbackd.core.failures import Failure, Reason, make_failure
-from fallbackd.core.health.record import Outage
-from fallbackd.core.health.scopes import failed_scope, find_backend
+from fallbackd.core.failures import Failure, make_failure
+from fallbackd.core.health import Outage
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import Backend
-from fallbackd.core.turn import MadeMark
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import MadeMark
+from fallbackd.core.scopes import failed_scope, find_backend
 
 MOMENT_S = 10.0
 _LOOPBACK_WORDS = ("127.0.0.1", "localhost", "[::1]", "::1:")

@@ -6,20 +6,19 @@ What needs a repair is out at once, anything else after three failures without a
 one trial comes when the window is over, and five minutes after the last failure at the earliest.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct, structs
 
-from fallbackd.core.case_view import CaseView
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import Health, count_at, is_paused
-from fallbackd.core.health.scopes import find_backend, model_of, scopes_of
+from fallbackd.core.case import CaseView
+from fallbackd.core.health import Health, count_at, is_paused
 from fallbackd.core.policy import Entry
-from fallbackd.core.records import Verdict
-from fallbackd.core.routing.families import family_of
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import Turn, Verdict
+from fallbackd.core.routing.candidates import family_of
 from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import Resolved, without_choice
-from fallbackd.core.turn import Turn
+from fallbackd.core.scopes import find_backend, model_of, scopes_of
 
 OUT_AFTER = 3
 """Failures in a row."""
@@ -193,3 +192,40 @@ def _writes_alike(case: CaseView, candidates: tuple[Entry, ...], resolved: Resol
         return False
     family = family_of(first, model_of(candidates[0], first))
     return family is not None and family == family_of(choice.backend, choice.model)
+
+
+# What a chain holds now. The one way to look: for a delegation, for a caller that makes the calls
+# itself, and for a message in a session of an opencode server.
+
+
+class Search(Struct, frozen=True, kw_only=True):
+    candidates: tuple[Entry, ...]
+    request: Request
+    resolved: Resolved
+    out: Out | None
+    """The service that is out, where the role does not go elsewhere by itself."""
+
+
+def search(
+    case: CaseView,
+    turn: Turn,
+    candidates: tuple[Entry, ...],
+    request: Request,
+    *,
+    may_doubt: Callable[[Resolved], bool] | None = None,
+) -> Search:
+    """
+    Args:
+        may_doubt: Whether a stated time may be doubted where no candidate is usable: then one early
+            trial is made, unless the role wants a word about outages. None: never.
+    """
+    resolved, out = guard(case, turn, candidates, request, case.resolve(candidates, request))
+    if (
+        out is None
+        and resolved.choice is None
+        and turn.on_outage == "fallback"
+        and may_doubt is not None
+        and may_doubt(resolved)
+    ):
+        resolved = case.resolve(candidates, structs.replace(request, last_resort=True))
+    return Search(candidates=candidates, request=request, resolved=resolved, out=out)

@@ -3,14 +3,23 @@
 from msgspec import structs
 
 from fallbackd.core.case import Case
-from fallbackd.core.changes import Change, Decision, PutDelegation, PutHealth, PutSession
-from fallbackd.core.effects import AskPerson, StartAttempt, StopAttempt, WakeAt
+from fallbackd.core.decision import (
+    AskPerson,
+    Change,
+    Decision,
+    PutDelegation,
+    PutHealth,
+    PutSession,
+    StartAttempt,
+    StopAttempt,
+    WakeAt,
+)
 from fallbackd.core.events import RecordsFound, Resumed
-from fallbackd.core.health.record import Health
+from fallbackd.core.health import Health
 from fallbackd.core.ids import delegation_of
 from fallbackd.core.records import Attempt, Delegation, Session
 from fallbackd.core.work.apply import advance
-from fallbackd.core.work.resumption import resumed_conversation
+from fallbackd.core.work.sessions import resumed_conversation
 from fallbackd.core.work.starting import handoff
 
 FROM_DIRECTORY = "what is on record of it was read from its run directory: the database was older"

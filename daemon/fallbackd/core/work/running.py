@@ -3,7 +3,7 @@
 from math import inf
 
 from fallbackd.core.case import Case
-from fallbackd.core.effects import StopAttempt, WakeAt
+from fallbackd.core.decision import StopAttempt, WakeAt
 from fallbackd.core.events import (
     AttemptAnswered,
     AttemptGaveUp,
@@ -14,17 +14,23 @@ from fallbackd.core.events import (
     Woke,
     WorkspaceMoved,
 )
-from fallbackd.core.failures import Failure, Reason, make_failure
-from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.failures import Failure, make_failure
 from fallbackd.core.ids import AttemptId
 from fallbackd.core.policy import Backend
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Attempt, Delegation
+from fallbackd.core.scopes import find_backend
 from fallbackd.core.watch import Passed, Watch, WatchLimits, expiry
 from fallbackd.core.work.apply import advance
-from fallbackd.core.work.remembering import continues, note_carried, own_conversation
-from fallbackd.core.work.resumption import not_resumed, resumed_conversation
+from fallbackd.core.work.retries import has_waited, is_past_deadline, stated_until, with_waited
+from fallbackd.core.work.sessions import (
+    continues,
+    not_resumed,
+    note_carried,
+    own_conversation,
+    resumed_conversation,
+)
 from fallbackd.core.work.stopping import stop_running
-from fallbackd.core.work.waits import has_waited, is_past_deadline, stated_until, with_waited
 
 AGENT_STALL_S = 450.0
 HTTP_STALL_S = 180.0

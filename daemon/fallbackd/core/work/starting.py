@@ -8,16 +8,15 @@ from typing import Any
 
 from msgspec import structs
 
-from fallbackd.core.case import Case
-from fallbackd.core.case_view import CaseView
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import Health
-from fallbackd.core.health.scopes import backend_scope
+from fallbackd.core.case import Case, CaseView
+from fallbackd.core.health import Health
 from fallbackd.core.ids import attempt_id
 from fallbackd.core.policy import Entry
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Attempt, Delegation, Hop, Verdict
-from fallbackd.core.routing.configured import Choice
-from fallbackd.core.work.recovery import answers_needed, is_rise, role_counting
+from fallbackd.core.routing.candidates import Choice
+from fallbackd.core.scopes import backend_scope
+from fallbackd.core.work.resolution import answers_needed, is_rise, role_counting
 from fallbackd.core.work.sessions import MAX_HOPS, moved
 from fallbackd.core.work.steps import Start
 

@@ -7,10 +7,10 @@ attempt, whatever the attempt ends with, and nothing follows before it is proven
 
 from msgspec import structs
 
-from fallbackd.core.case import Case
-from fallbackd.core.case_view import CaseView
-from fallbackd.core.effects import StopAttempt
-from fallbackd.core.failures import Reason, make_failure
+from fallbackd.core.case import Case, CaseView
+from fallbackd.core.decision import StopAttempt
+from fallbackd.core.failures import make_failure
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Attempt, Delegation
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fallbackd.core.case import Case
-from fallbackd.core.effects import Effect, WakeAt
+from fallbackd.core.decision import Effect, WakeAt
 from fallbackd.core.records import DelegationState
 from fallbackd.core.work.outages import Out
 

@@ -10,12 +10,11 @@ a bind mount, is the same directory.
 
 from msgspec import structs
 
-from fallbackd.core.case import Case
-from fallbackd.core.case_view import CaseView
-from fallbackd.core.health.scopes import find_backend
+from fallbackd.core.case import Case, CaseView
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry, Policy
 from fallbackd.core.records import Delegation, Session, Snapshot
+from fallbackd.core.scopes import find_backend
 from fallbackd.core.work.stopping import below
 
 

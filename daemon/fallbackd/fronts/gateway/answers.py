@@ -9,9 +9,8 @@ from msgspec import Struct, structs
 from fallbackd.backends import passage
 from fallbackd.backends.passage import Passage, error_body
 from fallbackd.backends.spec import ApiMode
-from fallbackd.core.failures import Reason
 from fallbackd.core.protocol import Evidence, HttpResponse
-from fallbackd.core.reasons import FINAL
+from fallbackd.core.reasons import FINAL, Reason
 from fallbackd.core.records import Verdict, VerdictWord
 
 

@@ -15,7 +15,7 @@ from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry, Policy
 from fallbackd.core.reasons import WORDS
 from fallbackd.core.records import Verdict, VerdictWord
-from fallbackd.core.routing.families import family_of, family_of_model
+from fallbackd.core.routing.candidates import family_of, family_of_model
 from fallbackd.engine.environment import Settings
 from fallbackd.fronts.gateway.answers import Refusal
 from fallbackd.fronts.gateway.translate.translation import can_translate

@@ -25,15 +25,13 @@ from fallbackd.backends.spec import NotConfigured
 from fallbackd.core.authority import Authority
 from fallbackd.core.callers.lease import ReportAnswer, Resolution
 from fallbackd.core.events import Reported, ResolveRequested
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.scopes import find_backend
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Evidence, Usage
-from fallbackd.core.reasons import FINAL
-from fallbackd.core.records import Verdict
+from fallbackd.core.reasons import FINAL, Reason
+from fallbackd.core.records import Turn, Verdict
 from fallbackd.core.routing.resolve import awaited
-from fallbackd.core.turn import Turn
+from fallbackd.core.scopes import find_backend
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.engine.exchanges import shown_usd

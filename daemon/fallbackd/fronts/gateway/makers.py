@@ -20,11 +20,11 @@ from fallbackd.backends import passage
 from fallbackd.backends.passage import AnswerWatch, Passage
 from fallbackd.backends.sieve import Sieve
 from fallbackd.backends.spec import NotConfigured
-from fallbackd.core.health.record import view
-from fallbackd.core.health.scopes import backend_scope
+from fallbackd.core.health import view
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.protocol import HttpRequest, HttpResponse
+from fallbackd.core.scopes import backend_scope
 from fallbackd.engine.api import Engine
 from fallbackd.engine.exchanges import ExchangeRecord
 from fallbackd.fronts.gateway import choosing

@@ -9,12 +9,13 @@ import anyio
 from msgspec import Struct
 
 from fallbackd.config.schema import HOLD_S, MAX_MEMORY_MB
-from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health.record import is_paused
-from fallbackd.core.health.scopes import find_backend, scopes_of
+from fallbackd.core.failures import Failure
+from fallbackd.core.health import is_paused
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
+from fallbackd.core.scopes import find_backend, scopes_of
 from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.engine.feedback import judged

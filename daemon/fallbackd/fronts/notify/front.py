@@ -19,7 +19,7 @@ from msgspec import structs
 
 from fallbackd.config.schema import Notify
 from fallbackd.core import meter
-from fallbackd.core.changes import Journaled
+from fallbackd.core.decision import Journaled
 from fallbackd.core.ids import BackendId
 from fallbackd.engine.api import Engine
 from fallbackd.engine.live import Progress

@@ -14,10 +14,10 @@ import anyio.to_thread
 import msgspec
 from msgspec import Struct
 
-from fallbackd.core.changes import Journaled
-from fallbackd.core.failures import Reason
-from fallbackd.core.health.record import Health
+from fallbackd.core.decision import Journaled
+from fallbackd.core.health import Health
 from fallbackd.core.policy import Backend
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Delegation
 from fallbackd.lib.failpoints import hit
 from fallbackd.transports.once import run_once

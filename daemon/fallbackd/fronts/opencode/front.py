@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
 
 from fallbackd.api.host import BadServer, NotWatched, ServerState, is_usable
-from fallbackd.core.changes import Journaled
+from fallbackd.core.decision import Journaled
 from fallbackd.core.opencode.turns import Redirect
 from fallbackd.engine.api import Engine
 from fallbackd.engine.live import Progress

@@ -23,7 +23,7 @@ import anyio
 import structlog
 from msgspec import Struct
 
-from fallbackd.core.rescue import Rescue
+from fallbackd.core.records import Rescue
 from fallbackd.engine.opencode import Watched, message_id
 from fallbackd.fronts.opencode.convert import (
     ABORTED,

@@ -14,9 +14,10 @@ import anyio
 import anyio.abc
 import structlog
 
-from fallbackd.core.failures import Failure, Reason, make_failure
-from fallbackd.core.opencode.rulings import Ruled
+from fallbackd.core.failures import Failure, make_failure
+from fallbackd.core.opencode.turns import Ruled
 from fallbackd.core.protocol import Evidence, Usage
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Session
 from fallbackd.engine.opencode import Watched, Where
 from fallbackd.fronts.opencode.convert import (

@@ -21,7 +21,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from fallbackd.api.handler import ApiError, Handler
 from fallbackd.api.host import Caller
-from fallbackd.core.changes import RejectionKind
+from fallbackd.core.decision import RejectionKind
 from fallbackd.engine.requests import (
     Draining,
     Invalid,

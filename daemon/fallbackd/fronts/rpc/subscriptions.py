@@ -23,7 +23,7 @@ import structlog
 
 from fallbackd.api import shapes
 from fallbackd.api.host import Caller
-from fallbackd.core.changes import Journaled, Note
+from fallbackd.core.decision import Journaled, Note
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.records import Delegation
 from fallbackd.core.views import last_event

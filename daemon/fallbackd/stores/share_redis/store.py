@@ -30,9 +30,9 @@ from redis.asyncio.connection import (
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from fallbackd.core.failures import Reason
 from fallbackd.core.ids import ScopeId
-from fallbackd.core.share.records import (
+from fallbackd.core.reasons import Reason
+from fallbackd.core.share import (
     MAX_AHEAD_S,
     MAX_DETAIL,
     PersonWord,

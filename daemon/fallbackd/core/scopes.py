@@ -1,13 +1,12 @@
-"""Which scopes a candidate touches, and which of them a failure is about."""
+"""Scopes that a candidate touches, and the scope that a failure is about."""
 
 from collections.abc import Callable, Iterable, Mapping
 
-from fallbackd.core.computed import once
-from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health.record import HEALTHY, Health, View, severity, view
+from fallbackd.core.failures import Failure
+from fallbackd.core.health import HEALTHY, Health, View, severity, view
 from fallbackd.core.ids import BackendId, ScopeId
-from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy, implicit_backend
-from fallbackd.core.reasons import Marked
+from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy, implicit_backend, once
+from fallbackd.core.reasons import Marked, Reason
 
 
 def backend_scope(backend: str) -> ScopeId:

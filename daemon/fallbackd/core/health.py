@@ -1,5 +1,5 @@
 """
-Health of one scope: a record, and what it means at an instant.
+Health of one scope: its record, what changes it, and what it means at an instant.
 
              failure that passes by itself                 until_at passed
   healthy ──────────────────────────▶ rate_limited ────────────────────▶ cooldown ──▶ healthy
@@ -13,12 +13,186 @@ Nothing here moves by itself: a record keeps the last outage and the two ends of
 question, and how often it was looked at makes no difference.
 """
 
+from collections.abc import Collection
+from typing import Literal
+
 from msgspec import Struct, structs
 
-from fallbackd.core.failures import Failure, Reason
-from fallbackd.core.health.record import Health, Outage, Source, Trial, count_at
+from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId, ScopeId
-from fallbackd.core.policy import ReasonPolicy
+from fallbackd.core.reasons import Reason, ReasonPolicy
+
+# What is kept of one scope, and what that means at an instant.
+
+
+StateWord = Literal["healthy", "rate_limited", "cooldown", "broken", "paused"]
+Source = Literal["policy", "provider", "person", "import", "readiness"]
+COUNT_MEMORY_S = 3600.0
+"""This long after window and cooldown have ended, the count of failures is forgotten."""
+
+
+class Outage(Struct, frozen=True, kw_only=True):
+    """The last outage of a scope. Over when `until_at` and `cooldown_until_at` have passed."""
+
+    state: Literal["rate_limited", "broken"]
+    reason: Reason
+    detail: str | None = None
+    since_at: float
+    until_at: float | None
+    """Null: no end but repair or `clear`."""
+    cooldown_s: float = 0.0
+    source: Source = "policy"
+    stated_reset_at: float | None = None
+    evidence: str = ""
+    signature: str = ""
+    count: int = 1
+    last_failure_at: float = 0.0
+    began_at: float | None = None
+    """When the attempt began that failed; None: unknown."""
+    seen_by: str | None = None
+    """MACHINE/BACKEND, where another machine has found it."""
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """The one leased attempt on a scope that came back by the clock alone."""
+
+    attempt: AttemptId
+    generation: int
+    leased_at: float
+    expires_at: float | None = None
+    """Null: it belongs to an attempt of ours and ends with it."""
+    owner: str | None = None
+    """The caller that makes the attempt by itself, in a word for people."""
+
+
+class Pause(Struct, frozen=True, kw_only=True):
+    since_at: float
+    note: str | None = None
+    until_at: float | None = None
+    """Null: until a person resumes it."""
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """What is kept of one scope. A scope without a record is healthy."""
+
+    scope: ScopeId
+    outage: Outage | None = None
+    pause: Pause | None = None
+    trial: Trial | None = None
+    generation: int = 0
+    last_attempt_at: float | None = None
+    early_trials: int = 0
+    doubted_at: float | None = None
+    """When an outage was ended because its login was answered elsewhere."""
+    announced: StateWord = "healthy"
+    """What was last said to the world; the tick says the rest."""
+    loaded_at: float | None = None
+    """When this record was read from disk, if nothing has confirmed it since."""
+    throttled_at: float | None = None
+    """A first throttle that has marked nothing, where another credential could take over."""
+    proven_at: float | None = None
+    """When the attempt began that ended the last outage. Earlier marks are void, even if they are
+    repeated."""
+    cleared_at: float | None = None
+    """The same for a person's `clear`, which holds on this machine alone."""
+    word_id: str = ""
+    word_at: float | None = None
+    """The last word of a person for all machines that was followed here, and when it was said."""
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """A record at an instant."""
+
+    state: StateWord
+    unproven: bool = False
+    until_at: float | None = None
+
+
+HEALTHY = View(state="healthy")
+_PAUSED = View(state="paused")
+
+
+def view(health: Health | None, *, now: float) -> View:
+    if health is None:
+        return HEALTHY
+    if is_paused(health, now=now):
+        return _PAUSED
+    outage = health.outage
+    if outage is None:
+        return HEALTHY
+    if outage.until_at is None or now < outage.until_at:
+        return View(state=outage.state, until_at=outage.until_at)
+    cooldown_until_at = outage.until_at + outage.cooldown_s
+    if now < cooldown_until_at:
+        return View(state="cooldown", unproven=True, until_at=cooldown_until_at)
+    return View(state="healthy", unproven=True)
+
+
+def is_paused(health: Health, *, now: float) -> bool:
+    pause = health.pause
+    return pause is not None and (pause.until_at is None or now < pause.until_at)
+
+
+def is_leased(health: Health | None, *, now: float) -> bool:
+    """Whether the one trial of a scope is taken. The lease of a caller expires."""
+    if health is None or health.trial is None:
+        return False
+    expires_at = health.trial.expires_at
+    return expires_at is None or now < expires_at
+
+
+def count_at(health: Health | None, *, now: float) -> int:
+    """Consecutive failures that still count."""
+    if health is None or health.outage is None:
+        return 0
+    outage = health.outage
+    if outage.until_at is None:
+        return outage.count
+    ended_at = outage.until_at + outage.cooldown_s
+    return outage.count if now <= ended_at + COUNT_MEMORY_S else 0
+
+
+SEVERITY: dict[StateWord, int] = {
+    "healthy": 0,
+    "cooldown": 2,
+    "rate_limited": 3,
+    "broken": 4,
+    "paused": 5,
+}
+
+
+def severity(seen: View) -> int:
+    """Rank for choosing and for the worst of several scopes: 0 is best."""
+    return 1 if seen.state == "healthy" and seen.unproven else SEVERITY[seen.state]
+
+
+# How a failure marks whose reason was guessed from text: shortly, whatever it states.
+
+
+SURE = 0.95
+MAX_FIRST_WINDOW_S, MAX_WINDOW_S = 60.0, 1800.0
+"""It grows while the same is found again: what holds longer proves itself."""
+
+
+def is_doubtful(failure: Failure) -> bool:
+    return failure.confidence == "text" and failure.confidence_score < SURE
+
+
+def doubted(failure: Failure, policy: ReasonPolicy, *, now: float) -> tuple[Failure, ReasonPolicy]:
+    """A failure and its policy, bounded: a stated time beyond the first window is not believed."""
+    window_s = min(policy.window_s, MAX_FIRST_WINDOW_S)
+    until_at = failure.wait_until_at
+    if until_at is not None and until_at > now + window_s:
+        failure = structs.replace(failure, wait_until_at=None, wait_s=None)
+    bounded = structs.replace(
+        policy,
+        window_s=window_s,
+        max_window_s=max(window_s, min(policy.max_window_s, MAX_WINDOW_S)),
+        growth=max(policy.growth, 2.0),
+        cooldown_s=min(policy.cooldown_s, window_s),
+    )
+    return failure, bounded
+
 
 JITTER = 0.1
 EARLY_TRIAL_S = 3600.0
@@ -326,3 +500,102 @@ def _doubt_s(outage: Outage, trials: int) -> float:
     if outage.until_at is not None and outage.until_at - outage.since_at > RARE_TRIALS_S[-1]:
         return RARE_TRIALS_S[min(trials, len(RARE_TRIALS_S) - 1)]
     return EARLY_TRIAL_S * 2.0 ** min(trials, 16)
+
+
+# A record of health after the wall clock was set, and after a restart.
+
+
+LONG_STOP_S = 3600.0
+"""After a stop of this length, what our policy believed is tried before it is believed."""
+
+
+def shift(health: Health, by_s: float) -> Health:
+    """Move every instant of a record: the wall clock was set by `by_s` seconds."""
+
+    def moved(at: float | None) -> float | None:
+        return None if at is None else at + by_s
+
+    outage, pause, trial = health.outage, health.pause, health.trial
+    return structs.replace(
+        health,
+        outage=outage and shift_outage(outage, by_s),
+        pause=pause
+        and structs.replace(pause, since_at=pause.since_at + by_s, until_at=moved(pause.until_at)),
+        trial=trial
+        and structs.replace(
+            trial, leased_at=trial.leased_at + by_s, expires_at=moved(trial.expires_at)
+        ),
+        last_attempt_at=moved(health.last_attempt_at),
+        loaded_at=moved(health.loaded_at),
+        throttled_at=moved(health.throttled_at),
+        proven_at=moved(health.proven_at),
+        cleared_at=moved(health.cleared_at),
+        word_at=moved(health.word_at),
+    )
+
+
+def shift_outage(outage: Outage, by_s: float) -> Outage:
+    def moved(at: float | None) -> float | None:
+        return None if at is None else at + by_s
+
+    return structs.replace(
+        outage,
+        since_at=outage.since_at + by_s,
+        until_at=moved(outage.until_at),
+        stated_reset_at=moved(outage.stated_reset_at),
+        last_failure_at=outage.last_failure_at + by_s,
+        began_at=moved(outage.began_at),
+    )
+
+
+def from_disk(
+    health: Health,
+    *,
+    now: float,
+    stopped_s: float = 0.0,
+    running: Collection[AttemptId] = (),
+) -> Health:
+    """
+    Correct a record of an earlier run: a lease without a running attempt is void; one that lies
+    in the future starts anew.
+
+    Args:
+        running: Re-attached attempts: a trial among them is still the only one.
+        stopped_s: How long no daemon was there. After a long stop a window of our own policy is
+            over: one trial tells more than a belief of long ago. What a provider or a person
+            said stands.
+
+    Source: a clock that was set back between two runs must not make a window longer than it was.
+    """
+    outage, trial = health.outage, health.trial
+    if outage is not None and stopped_s >= LONG_STOP_S:
+        outage = _tried_again(outage, now=now)
+    if outage is not None and outage.since_at > now + 1:
+        outage = _begun_now(outage, now=now)
+    return structs.replace(
+        health,
+        outage=outage,
+        trial=trial if trial is not None and trial.attempt in running else None,
+        loaded_at=now,
+        last_attempt_at=None
+        if health.last_attempt_at is None
+        else min(health.last_attempt_at, now),
+    )
+
+
+def _tried_again(outage: Outage, *, now: float) -> Outage:
+    """A window of our own policy that ends now; any other as it is."""
+    if outage.source != "policy" or outage.until_at is None or outage.until_at <= now:
+        return outage
+    return structs.replace(outage, until_at=max(outage.since_at, now))
+
+
+def _begun_now(outage: Outage, *, now: float) -> Outage:
+    """An outage of the same length that begins now."""
+    length_s = None if outage.until_at is None else outage.until_at - outage.since_at
+    return structs.replace(
+        outage,
+        since_at=now,
+        until_at=None if length_s is None else now + length_s,
+        last_failure_at=now,
+    )

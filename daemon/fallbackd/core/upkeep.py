@@ -1,32 +1,41 @@
-"""Health that moves without an attempt: people, reports, readiness, the tick, the clock."""
+"""Health that changes without an attempt: marks by hand, readiness, the tick, the clock."""
+
+from typing import Any
 
 from msgspec import structs
 
+from fallbackd.core import health, meter
 from fallbackd.core.case import Case
 from fallbackd.core.decision_log import model_words
 from fallbackd.core.events import (
+    ClockStepped,
     ConfigReloaded,
+    CredentialSeen,
     HealthCleared,
     HealthMarked,
     HealthPaused,
     HealthResumed,
+    LoginAnswered,
     ReadinessSeen,
+    SharedSeen,
     Ticked,
 )
-from fallbackd.core.failures import Reason
-from fallbackd.core.health import machine
-from fallbackd.core.health.record import Health, Pause, view
-from fallbackd.core.health.scopes import (
+from fallbackd.core.health import EARLY_TRIAL_S, Health, Pause, is_leased, shift, shift_outage, view
+from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.policy import REASONS, Backend
+from fallbackd.core.reasons import Reason
+from fallbackd.core.records import Delegation, Session, shifted
+from fallbackd.core.scopes import (
     backend_scope,
+    credential_scope,
     find_backend,
     is_scope_of,
     own_health,
+    plan_scope,
     touched,
 )
-from fallbackd.core.ids import BackendId, ScopeId
-from fallbackd.core.policy import REASONS, Backend
-from fallbackd.core.records import Session
-from fallbackd.core.work.recovery import role_counting
+from fallbackd.core.share import folded
+from fallbackd.core.work.resolution import role_counting
 
 UNMARKED = frozenset(one.value for one in Reason if one.row.window is None)
 LOOK_AGAIN_S = 60.0
@@ -80,7 +89,7 @@ def health_marked(case: Case, event: HealthMarked) -> bool:
     policy = case.policy.reason(reason, BackendId(event.target)) or REASONS[Reason.MANUAL]
     scope = own_scope(case, event.target)
     marked_at = case.now if event.since_at is None else event.since_at
-    record = machine.mark(
+    record = health.mark(
         case.health.get(scope),
         scope,
         policy,
@@ -122,7 +131,7 @@ def health_cleared(case: Case, event: HealthCleared) -> list[str] | None:
         elif record.outage.source != "readiness":  # what is not there is seen again at once
             for name in backends_of(case, scope):
                 cleared[name] = None
-        case.put_health(structs.replace(machine.clear(record), cleared_at=case.now))
+        case.put_health(structs.replace(health.clear(record), cleared_at=case.now))
     if cleared:
         case.wake_waiting()
     return list(cleared)
@@ -206,7 +215,7 @@ def mark_seen(
     """Mark what a look has found. It began when the same was found first, and counts once."""
     record = case.health.get(scope)
     policy = case.policy.reason(reason, backend) or REASONS[reason]
-    marked = machine.mark(
+    marked = health.mark(
         record,
         scope,
         policy,
@@ -228,7 +237,7 @@ def _repaired(case: Case, record: Health, *, proven: bool) -> None:
     """The end of an outage by evidence; what costs nothing to see is proven by seeing it."""
     assert record.outage is not None
     if proven:
-        case.put_health(machine.clear(record))
+        case.put_health(health.clear(record))
     else:
         if view(record, now=case.now).state != "broken":
             return
@@ -247,7 +256,7 @@ def config_reloaded(case: Case, event: ConfigReloaded) -> None:
             if record is None or record.outage is None:
                 continue
             if record.outage.reason.row.ended_by in ("settings", "program"):
-                case.put_health(machine.clear(record))
+                case.put_health(health.clear(record))
                 case.wake_waiting()
 
 
@@ -319,3 +328,149 @@ def tell_recovery(case: Case, session: Session) -> Session:
     """Announce a recovery, where there is one. Returns the session afterwards."""
     told = _recovered(case, session)
     return structs.replace(session, recovered_announced=True) if told else session
+
+
+# Credentials that are not there, that are others than those that failed, or that work again.
+
+
+_BY_OTHERS = frozenset({"person", "import"})
+
+
+def credential_seen(case: Case, event: CredentialSeen) -> None:
+    backend = find_backend(case.policy, event.backend)
+    if backend is None or event.credential not in backend.credentials:
+        return
+    scope = credential_scope(backend, event.credential)
+    record = case.health.get(scope) or Health(scope=scope)
+    outage = record.outage
+    if event.reason is not None:
+        if not _is_held(record, event.reason, now=case.now):
+            mark_seen(case, scope, backend.id, event.reason, event.detail)
+    elif outage is not None and outage.source == "readiness":
+        case.put_health(health.clear(record))
+        case.wake_waiting()
+    elif event.changed:
+        for one in [one for one in case.health if one.partition("+model:")[0] == scope]:
+            _void(case, case.health[one])
+
+
+def login_answered(case: Case, event: LoginAnswered) -> None:
+    """
+    End the limits of a login that was answered since: one trial will tell. Its figures lag behind,
+    so a limit that is met again is not doubted for another hour.
+    """
+    for name in event.backends:
+        backend = find_backend(case.policy, name)
+        if backend is None:
+            continue
+        for scope in {backend_scope(name), plan_scope(backend)}:
+            record = case.health.get(scope)
+            if record is not None and _is_doubted(record, event, now=case.now):
+                _void(case, structs.replace(record, doubted_at=case.now))
+
+
+def _is_doubted(record: Health, event: LoginAnswered, *, now: float) -> bool:
+    outage = record.outage
+    if outage is None or not outage.reason.row.is_limit or outage.since_at >= event.at:
+        return False
+    return record.doubted_at is None or not 0 <= now - record.doubted_at < EARLY_TRIAL_S
+
+
+def _is_held(record: Health, reason: Reason, *, now: float) -> bool:
+    """Whether a mark stands that says as much: of a person, without end, or the same for long."""
+    outage = record.outage
+    if outage is None or view(record, now=now).state != "broken":
+        return False
+    if outage.source in _BY_OTHERS or outage.until_at is None:
+        return True
+    return outage.reason is reason and outage.until_at - now > LOOK_AGAIN_S
+
+
+def _void(case: Case, record: Health) -> None:
+    """What was wrong with the old one says nothing of the new one: one trial will tell."""
+    outage = record.outage
+    if outage is not None and outage.source in _BY_OTHERS:
+        return
+    if outage is not None and view(record, now=case.now).state in ("rate_limited", "broken"):
+        outage = structs.replace(outage, until_at=case.now, cooldown_s=0.0)
+        case.wake_waiting()
+    case.put_health(structs.replace(record, outage=outage, throttled_at=None))
+
+
+# The wall clock was set: every window, wait and deadline moves with it.
+
+
+def clock_stepped(case: Case, event: ClockStepped) -> None:
+    for record in list(case.health.values()):
+        case.put_health(shift(record, event.by_s))
+    for used in list(case.meters.values()):
+        case.meters.put(meter.shift(used, event.by_s))
+    case.keep_facts(event.facts)
+    for one in case.snapshot.active.values():
+        case.update_other(one.delegation, **_shifted(one, event.by_s))
+
+
+def _shifted(delegation: Delegation, by_s: float) -> dict[str, Any]:
+    """The instants of a delegation after the wall clock was set."""
+    waiting = delegation.waiting
+    if waiting is not None:
+        waiting = structs.replace(
+            waiting,
+            since_at=waiting.since_at + by_s,
+            until_at=waiting.until_at + by_s,
+            limit_at=waiting.limit_at + by_s,
+        )
+
+    def moved(at: float | None) -> float | None:
+        return None if at is None else at + by_s
+
+    attempts = tuple(
+        structs.replace(
+            one,
+            started_at=one.started_at + by_s,
+            answered_at=moved(one.answered_at),
+            patience_until_at=moved(one.patience_until_at),
+            tries_at=moved(one.tries_at),
+            waits_until_at=moved(one.waits_until_at),
+        )
+        if one.ended_at is None
+        else one
+        for one in delegation.attempts
+    )
+    marks = tuple(
+        structs.replace(
+            one,
+            since_at=one.since_at + by_s,
+            before=None if one.before is None else shift_outage(one.before, by_s),
+        )
+        for one in delegation.turn.marks
+    )
+    outcome = delegation.outcome
+    if outcome is not None:
+        outcome = structs.replace(outcome, retry_at=moved(outcome.retry_at))
+    return {
+        "outcome": outcome,
+        "attempts": attempts,
+        "waiting": waiting,
+        "turn": structs.replace(delegation.turn, marks=marks),
+        "questions": shifted(delegation.questions, by_s),
+        "rests_until_at": moved(delegation.rests_until_at),
+        "deadline_at": moved(delegation.deadline_at),
+        "last_activity_at": moved(delegation.last_activity_at),
+    }
+
+
+# Health that other machines share with this one.
+
+
+def shared_seen(case: Case, event: SharedSeen) -> None:
+    for record in event.records:
+        before = case.health.get(record.scope) or Health(scope=record.scope)
+        after = folded(before, record, now=case.now)
+        if after == before:
+            continue
+        case.put_health(after)
+        is_seen = view(before, now=case.now) == view(after, now=case.now)
+        is_held = is_leased(before, now=case.now) == is_leased(after, now=case.now)
+        if not (is_seen and is_held):
+            case.wake_waiting()

@@ -1,1 +1,0 @@
-"""How it stands with one scope: the machine, and which scopes there are."""

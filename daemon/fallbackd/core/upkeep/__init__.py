@@ -1,1 +1,0 @@
-"""Health that moves without an attempt."""
