@@ -1,4 +1,11 @@
-"""One method: its wire types and the function that serves it."""
+"""
+One method: its wire types and the function that serves it.
+
+What an answer promises is one column of the table of methods (`Method.promises`): nothing, a
+record, or work. `Handler.answer` answers a record only when it is durable, or with an error that
+says it is not; work is durable before it begins, and does not begin for a caller that has hung up.
+`tests/acceptance/test_promises.py` holds every method to it on a full disk and behind a kill.
+"""
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -9,6 +9,12 @@ here is asked for once more of the same backend; every byte beside the change st
 Nothing is ever left out that says what is wanted: messages, tools, formats of an answer.
 
 The user may know it beforehand: `omit`, `rename` and `default` of a backend are the same changes.
+
+A request whose form was refused is changed and sent to the same backend once more where the words
+of the refusal are known here; `engine/repairing` remembers what has helped, for the gateway and for
+delegations. A repair splices the body (`lib/splicing`) and never writes it anew. Reasoning is
+remembered by its signature: what an account has signed itself stays, also behind a turn of another
+provider.
 """
 
 import re

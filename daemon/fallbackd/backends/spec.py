@@ -2,6 +2,9 @@
 Kinds of backends: values that say what to start and how to read the answer.
 
 The law of backends: as pure as core, one file per kind, a file knows its vendor and nothing else.
+
+Settings of an agent CLI are passed per run (flags, environment), never written into the user's
+files. Its own retries stay on: it reports them, and patience bounds them.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -3,6 +3,11 @@ The one place where state changes: an event and a snapshot in, changes and effec
 
 `decide` is pure. The store runs it inside a transaction and may run it again; the engine
 performs the effects after the changes are durable.
+
+Functions are found by the type of an event, change or effect in tables (`DECIDED` here, `KEYS`,
+`WORDS`, `ADDED`, `WRITTEN` elsewhere). A `match` says the same, but a class of `msgspec` that does
+not fit costs a call each time, and an event passes dozens of them. `tests/test_architecture.py`
+holds that each table is complete and each function takes its type.
 """
 
 from collections.abc import Callable, Mapping

@@ -11,6 +11,11 @@ Health of one scope: its record, what changes it, and what it means at an instan
 Nothing here moves by itself: a record keeps the last outage and the two ends of it, and
 `view` computes the state of the moment. So a daemon that slept an hour is right at its first
 question, and how often it was looked at makes no difference.
+
+*Cooldown* here means recovering, usable as second choice; elsewhere the word often means out of
+use. Half-open is not a state: it is `cooldown` or `healthy (unproven)` with a leased trial. Marks
+are made when a candidate is given up, once per delegation and candidate; while a stated wait runs,
+nothing is marked yet.
 """
 
 from collections.abc import Collection

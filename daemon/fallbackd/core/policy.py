@@ -3,6 +3,9 @@ Every knob that a decision reads, with unit, default and bounds.
 
 Configuration is the file, policy the value: `config/` turns one into the other. Bounds are
 `msgspec.Meta`, so that the loader and the JSON schema say the same.
+
+A policy never changes: what follows from it alone (chains, roles, what is said of a candidate) is
+kept on it (`@once`). A function that reads anything else must not be marked so.
 """
 
 import re

@@ -2,6 +2,14 @@
 The records, and what a decision reads of them (`Snapshot`).
 
 Prompts and replies are not here: they stay in the engine and in the private run directory.
+
+The `Turn` bounds every failover: what a chain was asked for, what was tried, what was marked. It
+lies in `Delegation.turn`; in `Session.turn` for a caller that reports; in the `message` of an
+opencode session; a caller without a session gets it as `turn` and sends it back. What is asked
+(`turn_for`), what that forbids by now (`request_after`), what is there (`search`), the lease
+(`Case.take_lease`, `give_back`) and how a session moves is each one function for all three;
+`fail_over` names the next candidate where the daemon does not make the calls, `plan` where it does.
+`tests/core/test_three_doors.py` holds that all three try the same candidates and end alike.
 """
 
 import re

@@ -13,6 +13,15 @@ A mark is superseded by one that is not older and ranks at least as high. A stat
 a window of policy; of two stated ones the later evidence, of two windows the later end. Both
 conditions are needed: a later success must not end the higher of two marks, and with it the
 knowledge of the lower one that it does not end.
+
+A machine that cannot ask the arbiter begins a trial only in its turn: a minute of the server's
+clock belongs to the machine with the highest digest of (minute, scope, machine) among those on the
+last list of the group. Suppose two machines that know each other begin one in the same minute: each
+has found its own digest higher than the other's, a contradiction. So among those that are cut off
+at most one begins in any minute, among the connected at most one holds the lease, and two halves
+make two at most. The proof needs that both have heard the server since the other one joined, and
+that their clocks agree with the server's. A machine that is cut off does not learn how another
+one's probe ended; work that has no other way does not wait for a turn.
 """
 
 import hashlib

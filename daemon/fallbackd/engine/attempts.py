@@ -3,6 +3,15 @@ One attempt: take it up or begin it, feed its parser, judge its end, post its ev
 
 Decides nothing. Whatever happens here ends in exactly one `AttemptEnded`. One that an earlier
 daemon has begun is resumed as it is found: running, ended, or never started.
+
+A new daemon orders every attempt that was under way when the previous run ended once more, under
+its own id. Its directory says what to do: no `claim`: it was never started, and is fenced so that
+no other daemon will start it; a `claim` and a live runner, which waits at the socket `line`; or an
+`exit.json`. Identity is pid, start time and boot id. The parser is rebuilt from the recorded bytes,
+with the times of then; replayed output is one summary, and expired throttles are ignored. Attempts
+of an earlier boot are closed, not repeated. A request over HTTP ends with its daemon; without a
+recorded end it is asked again, within the budget, and no backend is marked. Prompts on opencode's
+server continue: `served.json` says where, or proves that the prompt was opened and never posted.
 """
 
 import errno

@@ -1,4 +1,14 @@
-"""Places to which the program of an attempt is confined."""
+"""
+Places to which the program of an attempt is confined.
+
+The `footprint` of a kind and the table of tools that any agent runs (`backends/toolchains`) say
+which places an attempt may use; the runner makes rules of Landlock from them, which the child
+enters between fork and exec. The kernel allows and has no exceptions: to hide one file, everything
+beside it on the way from `/` is allowed by name. A start costs some 6 ms of processor time more
+(190 entries), and 10 µs for each further entry. Rules are for good, so a confined helper server
+belongs to one directory. codex is left out: its bubblewrap mounts, which no sandbox of Landlock
+allows.
+"""
 
 import hashlib
 import os

@@ -3,6 +3,11 @@ Agents that a person has open on this machine: a limit that is met there protect
 
 A failure is judged like one of an attempt, and marks alike. Figures of a plan are only shown: they
 lag behind, and what a provider answers decides.
+
+A person's own sessions are heard of in two ways, and each ends in `report`: claude's hook calls
+`interactive.failed`; of codex, `transports/session_files` reads what is appended to its files.
+`continue` is the client's alone: it reads and writes with `fallbackd_conversations`, as the engine
+does.
 """
 
 import os

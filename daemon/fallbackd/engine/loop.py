@@ -2,6 +2,11 @@
 An event is decided on and its changes are made durable; then its news are published.
 
 Where machines share health, a trial of what is common to all is decided with them.
+
+`except Exception` stands only where the failure of one must not be the failure of all, and each is
+logged with its traceback: an attempt (a bug in a kind becomes `crash`/`internal`), a subscriber and
+a tick, a notification, a connection and a call of a front, a look of the configuration watcher, and
+the writer of the store.
 """
 
 from collections.abc import Callable, Mapping, Sequence

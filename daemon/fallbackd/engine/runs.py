@@ -12,6 +12,11 @@ Private files of delegations: the prompt, the answer, one directory for each att
     <root>/planted                  configuration that attempts have changed: see `planted`
 
 Names are minted by the daemon; nothing that a caller says becomes part of a path.
+
+The run directory has the record too: one line for each attempt and for the end, never ahead of the
+database. At a start on an older database, or on none, `later_records` finds what it does not know,
+and it is taken over before anything is resumed. Files are opened relative to their directory,
+without following links, without waiting, regular files only, up to a size (`lib/privatefile`).
 """
 
 import os

@@ -4,6 +4,15 @@ Health shared with other machines: what is sent, what is received, and which mak
 The records of this machine stay the truth for it. Nothing waits for the network but the lease of a
 trial, and that at most `limit_s`. What was sent is not kept: what the others lack is seen by
 comparing their record with ours, also after the server has lost its data.
+
+Sharing is a mirror and an arbiter, never the store. What other machines have found comes in as one
+event, `SharedSeen`, whose facts `core/share` joins with ours; the join is commutative, associative
+and idempotent. What goes out is seen from the changes of a decision, and every 30 s by comparing
+records, which is also how a server that lost its data gets them back: nothing is queued. The one
+wait is in `Committing.decided`: a decision that would begin a trial of a shared scope is not kept,
+the arbiter is asked for at most 250 ms, and it is decided again, by then with the other machine's
+trial on record if the answer was no. The scripts on the server only fold; windows are those of the
+reporting core.
 """
 
 import math

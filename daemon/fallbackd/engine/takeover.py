@@ -4,6 +4,13 @@ A conversation is taken over by another agent as its own.
 It is read from where the agent that held it has stored it, and written in the format of the next
 one. Every file that is made for that is on record first, in the directory of its delegation, and
 goes with it. Whatever cannot be done is said (`NotTaken`), and the past is given in another way.
+
+A conversation is written in the format of another agent from what the one before has stored, where
+that holds every answer on record; each file in an agent's folder is on record before it is made
+(`Runs.note_made`) and goes with its run directory. For codex that is a rollout file:
+`thread/inject_items` of its app server costs a process more, and its threads are what a person's
+`codex resume --last` opens next. A refused conversation is a retry of the same candidate with a
+brief.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """
 Work that moves without an event from outside: its time has come, a place is free, or its callers
 have gone.
+
+Work with `orphan_s` is followed by the connections that asked for it (`Attendance`); when the last
+has closed and none follows within that time, it is cancelled. The MCP server asks for 60 s, since
+clients kill it without a word, and takes it back (`delegation.keep`) when it gives out a handle.
 """
 
 import heapq

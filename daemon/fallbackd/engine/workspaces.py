@@ -2,6 +2,12 @@
 Directories of unfinished work: their place now, and whether they are what they were.
 
 Each is held open, so that it is found again after a rename.
+
+Digests of what any kind would obey in a directory (`BackendKind.project`) are taken at the start of
+an attempt and compared at its end. `start` of a kind heeds `Work.planted`; a kind that cannot is
+not started. A directory is locked by device and inode, looked at through every mount, and looked at
+again before each start. Nested work shares its parent's lock, so it is stopped and verified gone,
+at any depth, before anything follows that attempt.
 """
 
 import hashlib

@@ -11,6 +11,8 @@ installed command has no `-X`, and an exported variable alone changes nothing.
 
 ends the process at the third commit, or at the first answer that is kept. Names are those of the
 source; a test holds that each is there once. Standard library only, cheap: the runner loads it.
+
+`hit("…")` marks the durable steps; it is empty unless a test switches it on.
 """
 
 import itertools

@@ -11,6 +11,13 @@ ends, and the session is left as it is, when the user stops the turn, and when i
 
 The steps of a failed compaction are the same: what is taken back is the request for it, and what
 is sent is a request to the next model. No turn is touched.
+
+`Session.rescue` is both the lock and the step from which a later daemon resumes. opencode answers
+without end a message that sorts behind its answer, so new message ids are taken from the session's
+last one, never from our clock. Steps older than 60 s, and rescues older than 10 minutes, are
+reported and left alone. A subagent is moved only from inside of opencode, by the plugin: opencode
+gives its parent an error as soon as it is stopped. Elsewhere, and after the first effect, the
+subagent is stopped past patience, and the reason stands in its parent's error.
 """
 
 from typing import Literal

@@ -2,6 +2,9 @@
 Decisions left to a person: the question with its choices, or what the role says instead.
 
 These are pieces of `plan`: they read the case, and give a step.
+
+Questions live in the record of their delegation. A delegation that waits for a person holds its
+session, and its directory only once it has begun there: until then others may work in it.
 """
 
 from collections.abc import Mapping

@@ -6,6 +6,10 @@ only while no other candidate could take over now or where the time is short. Pa
 the first failure until a whole step has succeeded: it bounds further failures, and waiting that is
 not seen. A try that is under way has the time of every first answer, whether it is the program's
 own or one of the engine, and what is left of patience with its failure.
+
+A budget of the host for retries and moves: in a full outage all clients together make at most a
+tenth more attempts than were asked for; a failover is held back while other work finds out whether
+a backend answers again.
 """
 
 from typing import Any

@@ -1,4 +1,14 @@
-"""The record of a session: what requests do to it, what it remembers, and how its agent resumes."""
+"""
+The record of a session: what requests do to it, what it remembers, and how its agent resumes.
+
+A conversation that broke off after a tool call is resumed once by the same agent: repeating the
+attempt would do its work twice. The program names its conversation, the record keeps the name, and
+`Work.resume` gives it back. Only then the next agent starts, with a note of what was done.
+
+A session remembers its answered delegations, and the agent's own conversation that holds all of
+them. A delegation takes that over with its first attempt; `engine/takeover` gives it to each
+attempt in the best way that its agent can take (`CarriedWord`).
+"""
 
 from typing import TypeVar
 

@@ -1,4 +1,11 @@
-"""Choice of the backends that can answer a request, and of the model that each is asked for."""
+"""
+Choice of the backends that can answer a request, and of the model that each is asked for.
+
+A caller's own model name goes to backends of its family, so each candidate of a call is an entry
+with its model; a name that one caller misspells marks that name alone. A session of the gateway is
+a conversation and the model that it names. A failure that says nothing of the backend (form,
+length, content filter) is reported without the session, which stays.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial

@@ -7,6 +7,12 @@ The head of an answer is held until its provider has said something that only a 
 until then a failure leads to the next backend, unseen by the caller. After that it is reported
 in the words of the API, and the connection is closed in the middle of the body: no client takes
 that for a whole answer. With `hold = "whole"` nothing is sent before all has arrived.
+
+A call of the gateway is not a delegation: `resolve` with a lease, one request that is passed on,
+`report`, as for a caller that talks to a provider itself; nothing of it is stored. Calls of one
+conversation overlap. Each keeps its turn itself (`ResolveRequested.keeps_turn`): what it has tried,
+and whether it may cost money, is not its session's; each failure is evidence, and the first one
+alone moves the session. `engine/exchanges` keeps the last ones in memory for `explain`.
 """
 
 from collections.abc import Mapping

@@ -4,6 +4,11 @@ One answer of one backend on its way to the caller.
 Held until its provider has said something that only a provider can say, or to its end; passed on
 piece by piece after that. Silence is judged by what the provider says: comments and pings, which
 only keep a connection open, do not count.
+
+An answer is held until a piece of it has come (`HttpParser.has_said`). The parsers of attempts read
+it beside its way: they decide when it has begun, whether it is whole, and what its failure is. Once
+it has begun, an event is sent first and read after. What may be an error is read first: the key of
+the backend is masked in it.
 """
 
 import asyncio

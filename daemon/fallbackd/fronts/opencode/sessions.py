@@ -4,6 +4,9 @@ One server and its sessions: facts are handled one after the other.
 Facts of a session wait while one of its rescues is under way; those of other sessions do not.
 Held in memory is only what the next facts need to be understood (which message a model answers).
 Whatever must outlive the daemon is on record, and the rest can be asked of the server.
+
+A rescue ends with the user. The server says how often a session became idle; once more than our own
+abort explains is the user's Esc. Of two aborts at once it says so once: then its log is read.
 """
 
 from collections import OrderedDict

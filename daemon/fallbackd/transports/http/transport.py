@@ -3,6 +3,10 @@ Sends HTTP requests, one per attempt, over pools of connections that all attempt
 
 The engine is the only retry loop, and a redirect is an answer. What is sent again here is only a
 request that met a kept connection as the server closed it.
+
+`direct` sends nearly all requests, over kept connections of our own; `clients` (a general library,
+ten times the processor time) sends those that a proxy of the environment may carry, those to
+unusual addresses, and those to a server on loopback whose owner has to be ours.
 """
 
 import os

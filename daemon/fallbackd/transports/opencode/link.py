@@ -1,6 +1,10 @@
 """
 Calls to an opencode server and the stream of its events: to one that others run, and to the one
 that this daemon keeps.
+
+An opencode without a port is called through its plugin: `PluginLink` is a `Link` like
+`OpencodeLink`, and everything above it is the same. The daemon uses an address only where the
+process that announces it listens there.
 """
 
 import hashlib

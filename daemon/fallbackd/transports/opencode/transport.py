@@ -15,6 +15,9 @@ where there is none.)
 They outlive the daemon too. `take_up` finds those of an earlier one, with or without prompts on
 them; `attach` re-attaches a prompt. New prompts use such a server where it would be started with
 the same environment today.
+
+opencode runs through a private `opencode serve` that the daemon keeps (its command line is silent
+for a minute while it retries); its tools are proven gone through the server's process tree.
 """
 
 import secrets

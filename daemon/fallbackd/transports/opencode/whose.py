@@ -1,4 +1,10 @@
-"""Owners of the processes around opencode, by what the kernel and the log of opencode say."""
+"""
+Owners of the processes around opencode, by what the kernel and the log of opencode say.
+
+Whose a session is is one question, answered from processes, open requests and the log of opencode,
+asked at every way to it: an attempt's is the engine's, what a program waits for is not stopped, the
+rest is a person's.
+"""
 
 import os
 from collections.abc import Callable, Sequence

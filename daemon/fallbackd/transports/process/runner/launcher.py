@@ -5,6 +5,13 @@ One process with a warm interpreter and a single thread: a fork of it takes abou
 where a fresh interpreter per attempt would take ten to thirty; and that millisecond is spent
 ahead of time. It knows nothing of the attempts: each runner takes its line to the daemon from
 the control socket itself, and lives on when this process dies.
+
+A small launcher process (standard library only) forks one *runner* per attempt: starting an
+interpreter per attempt would cost more than the whole budget of a hop. The runner is a sub-reaper
+in a session of its own: it records both streams with times, stops the whole tree, and reports only
+when the kernel says that no child is left (`ECHILD`). Without that proof no hop is made. Every wait
+for a runner has a bound (`RunnerLimits`): it is woken with SIGCONT, then everything below it is
+ended.
 """
 
 import ctypes
