@@ -1,7 +1,9 @@
 """A real claude that stays after its prompt and takes the next one of the session."""
 
+import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +70,21 @@ async def test_other_permissions_have_a_process_of_their_own(tmp_path: Path) -> 
             for process in matching(stays(s))
         }
         assert "plan" in modes
+
+
+async def test_a_tool_of_a_later_turn_may_what_that_turn_may(tmp_path: Path) -> None:
+    async with scene(tmp_path, residents=2) as s:
+        assert (await s.delegate("claude", session="talk", permissions="full"))["text"] == TEXT
+        (before,) = matching(stays(s))
+        client, found = Path(sys.executable).with_name("fallbackd-client"), tmp_path / "ping.json"
+        command = f"{client} --socket {s.daemon.socket} --json ping > {found} 2>&1"
+        s.provider.behave("claude", "tool", "ok", command=command)
+        done = await s.delegate("claude", session="talk", permissions="full")
+        assert done["state"] == "succeeded", s.daemon.log()
+        said = json.loads(found.read_text())
+        assert said["attempt"] == done["attempts"][0]["attempt"]
+        assert said["permissions"] == "full"
+        assert [process.pid for process in matching(stays(s))] == [before.pid]
 
 
 async def test_a_limit_is_failed_over_from_and_the_process_stays(tmp_path: Path) -> None:

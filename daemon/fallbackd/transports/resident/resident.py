@@ -276,7 +276,7 @@ class Resident:
 
     # --- its turns ------------------------------------------------------------------------------
 
-    async def is_usable(self, mode: str | None, *, limit_s: float = ANSWER_S) -> bool:
+    async def is_usable(self, mode: str | None, *, limit_s: float | None = None) -> bool:
         """
         Ask whether it can take a prompt now.
 
@@ -288,7 +288,7 @@ class Resident:
             return False
         asked = self._way.ready(mark) if mode is None else self._way.before(mark, mode)
         answered = self._marks[mark] = anyio.Event()
-        with anyio.move_on_after(limit_s):
+        with anyio.move_on_after(ANSWER_S if limit_s is None else limit_s):
             if await running.say(asked):
                 await answered.wait()
         is_asked = self._marks.pop(mark, None) is not None  # it has not answered
