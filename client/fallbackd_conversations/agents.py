@@ -23,10 +23,9 @@ from fallbackd_conversations.turns import (
     Stored,
     Utterance,
     alternating,
-    in_order,
     is_plain_id,
 )
-from fallbackd_conversations.words import tool_lines
+from fallbackd_conversations.words import in_order, tool_lines
 
 MAX_CONFIG_BYTES = 1024 * 1024
 LOOK_BYTES = 64 * 1024

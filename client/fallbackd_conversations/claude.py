@@ -24,9 +24,8 @@ from fallbackd_conversations.turns import (
     Utterance,
     alternating,
     attachment,
-    in_order,
 )
-from fallbackd_conversations.words import file_line
+from fallbackd_conversations.words import file_line, in_order
 
 END_OF_PROMPT = "The text above is the whole request."
 """A block that the daemon puts behind a prompt which could be read as a command."""

@@ -23,9 +23,8 @@ from fallbackd_conversations.turns import (
     ToolUse,
     Utterance,
     attachment_at,
-    in_order,
 )
-from fallbackd_conversations.words import file_line
+from fallbackd_conversations.words import file_line, in_order
 
 _NOT_SAID = (
     "<environment_context>",

@@ -24,9 +24,8 @@ from fallbackd_conversations.turns import (
     Utterance,
     alternating,
     attachment,
-    in_order,
 )
-from fallbackd_conversations.words import file_line
+from fallbackd_conversations.words import file_line, in_order
 
 TAKES = frozenset({"image/png", "image/jpeg", "image/webp", "application/pdf"})
 SHELL = "run_shell_command"
@@ -56,7 +55,7 @@ def parse(data: bytes) -> Stored:
 
 
 def _key(message: dict[str, Any]) -> tuple[str, str]:
-    """In the snapshot of a session that was resumed, a call and its response share their id."""
+    """Return the key of a message: in a resumed session a call and its response share their id."""
     return text_of(message.get("id")) or as_json(message), text_of(message.get("type"))
 
 

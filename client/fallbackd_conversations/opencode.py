@@ -31,9 +31,8 @@ from fallbackd_conversations.turns import (
     Utterance,
     alternating,
     attachment_at,
-    in_order,
 )
-from fallbackd_conversations.words import file_line
+from fallbackd_conversations.words import file_line, in_order
 
 SHELL = "bash"
 _CUT_OFF = (
@@ -235,7 +234,9 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def why_unread(path: Path) -> str:
-    """Why nothing is read from a database or written into it; empty: it is none of that kind."""
+    """
+    Return why nothing is read from a database or written into it; empty: it is none of that kind.
+    """
     try:
         _opened(path).close()
     except NewerStore as error:
@@ -315,7 +316,7 @@ def render(
 
 
 def _state(run: ToolUse) -> dict[str, Any]:
-    """Of a model's own call it is sent the output or the error, and nothing beside that."""
+    """Return the state of a call: its model is sent the output or the error, and nothing else."""
     given = {"command": run.command, "description": "an earlier command"}
     if run.outcome == "failed":
         return {"status": "error", "input": given, "error": run.result or NO_OUTPUT}

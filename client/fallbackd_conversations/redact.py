@@ -108,7 +108,7 @@ def redact(text: str) -> str:
 
 
 def _is_telling(text: str) -> bool:
-    """Whether it holds what each of them holds at least: most words of a log hold nothing of it."""
+    """Return whether a word holds what each secret holds at least: most words of a log do not."""
     has_run = len(text) >= _RUN_CHARS and _RUN.search(text) is not None
     return has_run or _MARKS.search(text) is not None or "ya29" in text
 

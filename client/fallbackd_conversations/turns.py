@@ -1,7 +1,7 @@
 """Conversations, and how one is put together from what an agent has stored."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -198,28 +198,3 @@ def alternating(said: Sequence[Utterance]) -> tuple[Utterance, ...]:
         else:
             found.append(one)
     return tuple(found)
-
-
-def in_order(one: Utterance) -> Iterator[str | ToolUse]:
-    """
-    A message as texts and calls of a shell, which every agent has: other tools are text.
-
-    So is a call without a result, since every format demands one. It ends with a text: a call
-    without one behind it reads as a turn that was interrupted.
-    """
-    from fallbackd_conversations.words import tool_lines
-
-    lines: list[str] = []
-    is_answered = bool(one.text.strip())
-    for number, tool in enumerate(one.tools, start=1):
-        is_last = number == len(one.tools) and not is_answered
-        if tool.command is None or tool.outcome == "no_result" or is_last:
-            lines.append(tool_lines((tool,)))
-            continue
-        if lines:
-            yield "\n".join(lines)
-            lines = []
-        yield tool
-    text = "\n\n".join(part for part in ("\n".join(lines), one.text) if part.strip())
-    if text:
-        yield text

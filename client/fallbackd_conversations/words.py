@@ -1,6 +1,6 @@
 """Earlier turns in words, within bounds."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec import structs
 
@@ -214,3 +214,26 @@ def whole(one: Utterance, *, between: str = "\n") -> str:
     """A message as text, with its calls and lines in the place of its files."""
     parts = (tool_lines(one.tools), one.text, "\n".join(map(file_line, one.files)))
     return between.join(part for part in parts if part)
+
+
+def in_order(one: Utterance) -> Iterator[str | ToolUse]:
+    """
+    Yield a message as texts and calls of a shell, which every agent has: other tools are text.
+
+    So is a call without a result, since every format demands one. It ends with a text: a call
+    without one behind it reads as a turn that was interrupted.
+    """
+    lines: list[str] = []
+    is_answered = bool(one.text.strip())
+    for number, tool in enumerate(one.tools, start=1):
+        is_last = number == len(one.tools) and not is_answered
+        if tool.command is None or tool.outcome == "no_result" or is_last:
+            lines.append(tool_lines((tool,)))
+            continue
+        if lines:
+            yield "\n".join(lines)
+            lines = []
+        yield tool
+    text = "\n\n".join(part for part in ("\n".join(lines), one.text) if part.strip())
+    if text:
+        yield text

@@ -187,7 +187,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _unknown_words(parser: argparse.ArgumentParser, words: str) -> str:
-    """Which option was meant; for words that are none, that several make one argument in quotes."""
+    """Say which option was meant; for other words, that quotes make one argument of several."""
     from difflib import get_close_matches  # rarely needed, slow to load
 
     first = words.split()[0] if words.split() else words

@@ -183,7 +183,8 @@ def without_element(text: str, path: Sequence[str], is_ours: Callable[[Json], bo
 
 def strings(text: str, path: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     """
-    Those in the array at `path`, or first in an array there, each with the place of its quotes.
+    Yield the strings in the array at `path`, or first in an array there, each with the place of its
+    quotes.
 
     Raises:
         Unreadable: With line and column.

@@ -335,7 +335,9 @@ def _without(text: str, label: str, block: str, table: Path) -> _Taken | None:
 
 
 def _holds(behind: list[Piece], label: str, table: Path) -> bool:
-    """Whether the table begins before the second mark; where there is none, as the next table."""
+    """
+    Return whether the table begins before the second mark; where there is none, as the next table.
+    """
     ends = [at for at, piece in enumerate(behind) if piece.line == _mark(label, "end")]
     headers = [piece for piece in behind[: ends[0] if ends else None] if piece.kind == "["]
     return any(one.path[: len(table)] == table for one in (headers if ends else headers[:1]))
@@ -348,7 +350,9 @@ def _at(found: Json, path: Path) -> Json:
 
 
 def _others(found: Json, path: Path) -> str:
-    """What else is in the file, as text that can be compared; empty tables on the way left out."""
+    """
+    Return what else is in the file, as text that can be compared; empty tables on the way left out.
+    """
 
     def without(inner: Json, names: Path) -> Json:
         if not isinstance(inner, dict) or names[0] not in inner:

@@ -1,4 +1,4 @@
-"""What each error of the contract means, and the fields of its `data`. For `rpc.discover`."""
+"""Errors of the contract: what each means, and the fields of its `data`. For `rpc.discover`."""
 
 from typing import Any
 

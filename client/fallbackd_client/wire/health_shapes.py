@@ -94,7 +94,7 @@ class CredentialHealth(Struct, frozen=True, kw_only=True):
 
 class Limit(Struct, frozen=True, kw_only=True):
     """
-    How much of one window of a plan or a key is used, as a provider or an agent said last.
+    The used part of one window of a plan or a key, as a provider or an agent said last.
 
     Figures lag behind, and decide nothing once they are not `fresh`.
     """
@@ -181,7 +181,7 @@ class HealthEntry(Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(Struct, frozen=True, kw_only=True):
-    """What one backend used in one period."""
+    """The usage of one backend in one period."""
 
     backend: str
     """The backend."""

@@ -27,7 +27,7 @@ from fallbackd_client.wire.bounds import (
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """What broke, for whom, and what would help."""
+    """A failure: what broke, for whom, and what would help."""
 
     reason: ReasonWord
     """Why the call failed, a word of the taxonomy such as `rate_limit` or `auth`."""
@@ -142,7 +142,7 @@ class Hop(Struct, frozen=True, kw_only=True):
 
 
 class Fix(Struct, frozen=True, kw_only=True):
-    """What helps a candidate that waiting does not help."""
+    """A remedy for a candidate that waiting does not help."""
 
     kind: Literal["not_permitted", "configuration", "failed"]
     """`not_permitted`: a login or payment is needed; `configuration`: install or configure
@@ -152,7 +152,7 @@ class Fix(Struct, frozen=True, kw_only=True):
 
 
 class CandidateVerdict(Struct, frozen=True, kw_only=True):
-    """Why a candidate was chosen, or why not."""
+    """The reason why a candidate was chosen or not."""
 
     backend: str
     """Id of the candidate."""

@@ -295,12 +295,12 @@ class Caller(Protocol):
 
     @property
     def authority(self) -> Authority:
-        """What it may ask, as found when it connected."""
+        """The authority of this connection, as found when it connected."""
         ...
 
     @property
     def client(self) -> str | None:
-        """Whose work counts together, where work has to be shared out."""
+        """The client with which this connection counts where work has to be shared out."""
         ...
 
     @property
@@ -310,7 +310,7 @@ class Caller(Protocol):
 
     @property
     def backlog_bytes(self) -> int:
-        """What waits to be sent."""
+        """The bytes that wait to be sent."""
         ...
 
     @property

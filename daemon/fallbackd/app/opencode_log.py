@@ -45,8 +45,8 @@ class OpencodeLog:
 
 def log_path(opencode: Opencode, imported: Fallbacks | None, *, home: str) -> str | None:
     """
-    Where to write it: as the configuration says, else in `LOGS`, under the name of an imported
-    file. Always inside the home directory; None: nowhere.
+    Return the path to write to: as the configuration says, else in `LOGS`, under the name of an
+    imported file. Always inside the home directory; None: nowhere.
     """
     if opencode.log_path is not None:
         path = opencode.log_path

@@ -1,5 +1,5 @@
 """
-Whether the places of the daemon are its user's alone: looked at before the start and ever after.
+Check that only the daemon's user reaches its places, before the start and ever after.
 
 What is ours and only open is closed. What others may change is closed too while the daemon runs: an
 agent of the same user can open it at any time. At the start, when nothing is known of what others

@@ -269,7 +269,9 @@ def build(
         return engine.authority_of(attempts)
 
     async def authority_at(connection: sockets.socket) -> Authority | None:
-        """Of the peer of a TCP connection; None: it is no process of an attempt."""
+        """
+        Return the authority of the peer of a TCP connection; None: it is no process of an attempt.
+        """
         if not processes.has_any:
             return None
         try:

@@ -182,8 +182,8 @@ FRESH_S = 60.0
 
 def read(head: bytes, lines: Sequence[bytes], now: float) -> SessionSeen:
     """
-    Of a session that a program runs, only the figures: that program judges the rest. Ignores old
-    failures, since a session that is opened again repeats its last one.
+    Read only the figures of a session that a program runs: that program judges the rest. Ignores
+    old failures, since a session that is opened again repeats its last one.
     """
     seen = SessionSeen()
     for at, kind, event in _events(lines, now):

@@ -117,7 +117,9 @@ def _instant(text: str | None, *, now: float) -> float | None:
 
 
 def in_claude_event(info: Mapping[str, Any], *, at: float) -> Figures:
-    """Of `rate_limit_info`: the window that it is about, and all others that it lists."""
+    """
+    Return the figures of `rate_limit_info`: of the window that it is about, and all others listed.
+    """
     listed = [(words(info.get("rateLimitType")), info)]
     listed += [(str(name), fields(one)) for name, one in fields(info.get("unifiedWindows")).items()]
     found: dict[str, Figure] = {}

@@ -1,5 +1,5 @@
 """
-How programs that stay take one prompt after another: a row of `WAYS` for each way in.
+Ways for programs that stay to take one prompt after another, each a row of `WAYS`.
 
 A way is made for each process. It says what to write to its stdin, and what a line on its stdout
 means for the turn; what the line says otherwise is read by the parser of the kind.
@@ -20,7 +20,7 @@ TURN = "fallbackd.turn"
 
 
 class Heard(Struct, frozen=True, kw_only=True):
-    """What a line says about turns."""
+    """The meaning of a line for turns."""
 
     mark: str = ""
     """What was asked of the process with this mark is done: all that it printed before is older."""
@@ -54,7 +54,7 @@ class Way(Protocol):
     def read(self, line: bytes) -> Heard: ...
 
     def counted(self) -> Mapping[str, Any]:
-        """What the next turn counts as well, for the line that begins it."""
+        """The usage that the next turn counts as well, for the line that begins it."""
         ...
 
 

@@ -330,7 +330,8 @@ def _take_length(
 
 def _own_name(model: str, provider: str) -> str:
     """
-    How the provider itself names a model, which that program may write with the provider before.
+    Return the provider's own name of a model, which that program may write with the provider
+    before.
 
     OpenRouter has models of its own, `openrouter/auto` say: its other names have a vendor in them.
     """

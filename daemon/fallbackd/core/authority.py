@@ -1,5 +1,5 @@
 """
-What a caller may ask of the daemon: a person everything, an agent at most what it may do itself.
+Authority of a caller over the daemon: a person everything, an agent at most what it may do itself.
 
 The daemon finds who asks by the processes above the caller; no caller claims it. Work that is asked
 for from inside an attempt is narrowed to that attempt, and its record then says what those that it
@@ -23,7 +23,7 @@ DEFAULT_LEVEL: Permissions = "workspace"
 
 
 class Authority(Struct, frozen=True, kw_only=True):
-    """By default a person's."""
+    """The authority of a caller, by default a person's."""
 
     who: Literal["person", "attempt", "none"] = "person"
     """`none`: it cannot be determined."""
@@ -51,13 +51,13 @@ class Authority(Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Where the caller is, for a sentence: `you are asking from …`."""
+        """The place of the caller, for a sentence: `you are asking from …`."""
         if self.inside:
             return f"inside delegation {', '.join(self.inside)}"
         return f"a place that cannot be determined: {self.why}"
 
     def has_begun(self, one: Delegation | Session) -> bool:
-        """Whether it may see and stop this: its own descendants."""
+        """Return whether the caller began this work, and so may see and stop it."""
         if self.is_person:
             return True
         return bool(self.inside) and is_below_all(one, self.inside)
@@ -71,7 +71,7 @@ PERSON = Authority()
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """What is judged of a `delegate`."""
+    """The parts of a `delegate` that are judged."""
 
     permissions: Permissions | None = None
     """None: the default."""
@@ -111,7 +111,7 @@ def authority_in(
     env: Mapping[str, str],
 ) -> Authority:
     """
-    What an attempt may ask, by the record of its delegation.
+    Return the authority of an attempt, by the record of its delegation.
 
     Args:
         directory: The real path of the one that it works in.
@@ -133,7 +133,9 @@ def authority_in(
 
 
 def meet(several: Iterable[Authority]) -> Authority:
-    """What each of several may ask: the authority of a process that works for all of them."""
+    """
+    Return what each of several may ask: the authority of a process that works for all of them.
+    """
     return reduce(_meet, several)
 
 
@@ -220,5 +222,5 @@ def _is_below_any(path: str, roots: Iterable[str]) -> bool:
 
 
 def _is_below(inner: str, outer: str) -> bool:
-    """Whether `inner` is `outer` or below it, by name."""
+    """Return whether `inner` is `outer` or below it, by name."""
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")

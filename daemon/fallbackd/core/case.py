@@ -53,7 +53,7 @@ from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import Resolved, resolve
 from fallbackd.core.scopes import backend_of, failed_scope, scopes_of
 
-# A case as those see it who only read: `plan`, and what decides on its behalf.
+# A case for readers that change nothing: `plan`, and what decides on its behalf.
 
 
 class CaseView(Protocol):
@@ -95,7 +95,7 @@ class CaseView(Protocol):
     ) -> Resolved: ...
 
 
-# How far a delegation has come along its chain: its turn, with what was tried by now.
+# Progress of a delegation along its chain: its turn, with what was tried by now.
 
 
 FREE_TIERS = frozenset({"model", "in_session"})
@@ -177,14 +177,16 @@ class Case:
 
     @property
     def turn(self) -> Turn:
-        """Of the delegation, with what was tried by now."""
+        """The turn of the delegation, with what was tried by now."""
         if self._turn is None or self._turn[0] is not self.delegation:
             self._turn = (self.delegation, turn_of(self.delegation))
         return self._turn[1]
 
     @property
     def session(self) -> Session:
-        """Of the delegation; one that was ended while its delegation ran is never kept."""
+        """
+        The session of the delegation; one that was ended while its delegation ran is never kept.
+        """
         assert self._session is not None, "this decision is about no session"
         return self._session
 

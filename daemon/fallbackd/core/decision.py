@@ -12,7 +12,7 @@ from fallbackd.core.health import Health
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.records import Delegation, Meter, Session, Verdict
 
-# What the core orders. Imperative; performed by the engine after the changes are durable.
+# Effects that the core orders. Imperative; performed by the engine after the changes are durable.
 
 
 class StartAttempt(Struct, frozen=True, kw_only=True, tag="start_attempt"):

@@ -1,4 +1,4 @@
-"""What a decision keeps and sets going, in a few words for `explain`."""
+"""Records of decisions: what each keeps and sets going, in a few words for `explain`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -14,7 +14,7 @@ from fallbackd.core.records import CarriedWord, Delegation, Session, Turn
 from fallbackd.core.share import SharedRecord
 from fallbackd.core.watch import EffectsWord, Watch
 
-# What opencode servers that others run report of their turns, and how rescues come along.
+# Reports on turns of opencode servers that others run, and on the progress of rescues.
 
 
 RescueProgress = Literal[
@@ -80,7 +80,7 @@ class TurnEnded(Struct, frozen=True, kw_only=True, tag="turn_ended"):
 
 
 class TurnUsed(Struct, frozen=True, kw_only=True, tag="turn_used"):
-    """What one message of a model has cost, once it is complete."""
+    """The cost of one message of a model, once it is complete."""
 
     session: SessionId
     message: str
@@ -251,7 +251,7 @@ class CancelRequested(Struct, frozen=True, kw_only=True, tag="cancel_requested")
 
 
 class KeepRequested(Struct, frozen=True, kw_only=True, tag="keep_requested"):
-    """It outlives its callers from now on."""
+    """A delegation outlives its callers from now on."""
 
     delegation: DelegationId
 
@@ -293,7 +293,7 @@ class ResolveRequested(Struct, frozen=True, kw_only=True, tag="resolve_requested
 
 
 class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
-    """What a caller that talks to a provider itself has seen."""
+    """The outcome of a call by a caller that talks to a provider itself."""
 
     outcome: Literal["answered", "success", "failure", "released"]
     """`answered`: the provider has begun to, which is the end of a trial and not of the call."""
@@ -351,7 +351,7 @@ class HealthResumed(Struct, frozen=True, kw_only=True, tag="health_resumed"):
 
 
 class ReadinessSeen(Struct, frozen=True, kw_only=True, tag="readiness_seen"):
-    """What a look without cost found: the program is there, or why not."""
+    """The result of a look without cost: the program is there, or the reason why not."""
 
     backend: BackendId
     reason: Reason | None = None
@@ -361,7 +361,7 @@ class ReadinessSeen(Struct, frozen=True, kw_only=True, tag="readiness_seen"):
 
 
 class CredentialSeen(Struct, frozen=True, kw_only=True, tag="credential_seen"):
-    """What a look at the source of a credential found, without using it."""
+    """The result of a look at the source of a credential, without using it."""
 
     backend: BackendId
     credential: str
@@ -388,7 +388,7 @@ class QuotaSeen(Struct, frozen=True, kw_only=True, tag="quota_seen"):
 
 
 class SharedSeen(Struct, frozen=True, kw_only=True, tag="shared_seen"):
-    """What other machines have found, and what a person has said on one of them for all."""
+    """Findings of other machines, and what a person has said on one of them for all."""
 
     records: tuple[SharedRecord, ...]
 

@@ -26,7 +26,7 @@ REPAIRABLE = "repairable"
 
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=False):
     """
-    What broke, for whom, and what would help.
+    A failure: what broke, for whom, and what would help.
 
     `stated_reset_at` / `stated_reset_s` keep what the provider said, both filled when either is
     known; `wait_until_at` / `wait_s` are what is believed of that, bounded by reason (see
@@ -69,7 +69,7 @@ clocks differ, or an old answer was repeated. It is kept, and nothing waits for 
 
 
 def _wait_s(reset_s: float | None, at_least_s: float | None) -> float | None:
-    """How long the limit lasts, by what was stated and by its kind; None: neither says."""
+    """Return how long the limit lasts, by what was stated and by its kind; None: neither says."""
     stated_s = None if reset_s is None or reset_s < -PAST_S else max(0.0, reset_s)
     if at_least_s is None:
         return stated_s
@@ -77,7 +77,7 @@ def _wait_s(reset_s: float | None, at_least_s: float | None) -> float | None:
 
 
 def _is_retryable(reason: Reason, *, stated_s: float | None, wait_s: float | None) -> bool:
-    """Whether the same request may succeed soon: a long limit is not worth another try."""
+    """Return whether the same request may succeed soon: a long limit is not worth another try."""
     if reason is Reason.USAGE_LIMIT:
         return wait_s is not None and wait_s <= USAGE_RETRYABLE_S
     if reason is Reason.RATE_LIMIT and stated_s is not None and stated_s >= LONG_THROTTLE_S:

@@ -34,7 +34,7 @@ Unit = Literal["percent", "requests", "tokens"]
 
 
 class Figure(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was said of one window of one login."""
+    """A statement about one window of one login."""
 
     used_percent: float
     window_s: float | None = None
@@ -71,7 +71,7 @@ Figures = tuple[Figure, ...]
 
 
 def is_believable(one: Figure, *, now: float) -> bool:
-    """Whether a provider can have meant it: headers lie, and clocks differ."""
+    """Return whether a provider can have meant a figure: headers lie, and clocks differ."""
     window_s, resets_at = one.window_s, one.resets_at
     if not 0.0 <= one.used_percent <= MOST_PERCENT:  # not a number is neither
         return False
@@ -83,7 +83,7 @@ def is_believable(one: Figure, *, now: float) -> bool:
 
 
 def joined(known: Figures, news: Iterable[Figure], *, now: float) -> Figures:
-    """What is known after believable news; an older word never replaces a newer one."""
+    """Return the figures known after believable news; an older word never replaces a newer one."""
     found = {one.place: one for one in known if not _is_forgotten(one, now=now)}
     for one in news:
         before = found.get(one.place)
@@ -98,7 +98,7 @@ def _is_forgotten(one: Figure, *, now: float) -> bool:
 
 
 def is_news(known: Figures, one: Figure, *, now: float) -> bool:
-    """Whether it is worth keeping: each answer of a provider repeats its figures."""
+    """Return whether a figure is worth keeping: each answer of a provider repeats its figures."""
     before = next((each for each in known if each.place == one.place), None)
     if before is None or one.at - before.at >= _REPEATED_S or one.at < before.at:
         return is_believable(one, now=now)
@@ -108,7 +108,7 @@ def is_news(known: Figures, one: Figure, *, now: float) -> bool:
 
 
 def is_fresh(one: Figure, *, now: float) -> bool:
-    """Whether it may still be acted on. A clock that was set back makes it old."""
+    """Return whether a figure may still be acted on. A clock that was set back makes it old."""
     is_over = one.resets_at is not None and one.resets_at <= now
     return not is_over and 0.0 <= now - one.at <= FRESH_S
 
@@ -127,7 +127,10 @@ def pace(one: Figure) -> float | None:
 
 
 def runs_out_at(one: Figure) -> float | None:
-    """When nothing is left at that pace; None: not before the window begins anew, or not known."""
+    """
+    Return when nothing is left at the pace of a figure; None: not before the window begins anew,
+    or not known.
+    """
     hourly = pace(one)
     if not hourly or one.resets_at is None:
         return None
@@ -148,7 +151,7 @@ def newly_near(known: Figures, news: Iterable[Figure], *, now: float) -> Figures
 
 
 def _is_near(known: Figure | None, *, of: Figure) -> bool:
-    """Whether that was said already of the same turn of the window."""
+    """Return whether a near end was already stated for the same turn of the window."""
     if known is None or known.used_percent < NEAR_PERCENT:
         return False
     if known.resets_at is None or of.resets_at is None:

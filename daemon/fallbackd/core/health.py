@@ -27,7 +27,7 @@ from fallbackd.core.failures import Failure
 from fallbackd.core.ids import AttemptId, ScopeId
 from fallbackd.core.reasons import Reason, ReasonPolicy
 
-# What is kept of one scope, and what that means at an instant.
+# The record of one scope, and what it means at an instant.
 
 
 StateWord = Literal["healthy", "rate_limited", "cooldown", "broken", "paused"]
@@ -78,7 +78,7 @@ class Pause(Struct, frozen=True, kw_only=True):
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """What is kept of one scope. A scope without a record is healthy."""
+    """The health of one scope. A scope without a record is healthy."""
 
     scope: ScopeId
     outage: Outage | None = None
@@ -139,7 +139,7 @@ def is_paused(health: Health, *, now: float) -> bool:
 
 
 def is_leased(health: Health | None, *, now: float) -> bool:
-    """Whether the one trial of a scope is taken. The lease of a caller expires."""
+    """Return whether the one trial of a scope is taken. The lease of a caller expires."""
     if health is None or health.trial is None:
         return False
     expires_at = health.trial.expires_at
@@ -171,7 +171,7 @@ def severity(seen: View) -> int:
     return 1 if seen.state == "healthy" and seen.unproven else SEVERITY[seen.state]
 
 
-# How a failure marks whose reason was guessed from text: shortly, whatever it states.
+# A failure whose reason was guessed from text marks only shortly, whatever it states.
 
 
 SURE = 0.95
@@ -329,7 +329,10 @@ def _own_end(policy: ReasonPolicy, count: int, *, forever: bool, now: float, luc
 def _is_one_more(
     stale: Outage | None, running: Outage | None, stated: _Until | None, started_at: float | None
 ) -> bool:
-    """Whether a failure counts: inside a window only where its beginning and end are both known."""
+    """
+    Return whether a failure counts: inside a window only where its beginning and end are both
+    known.
+    """
     if stale is not None:
         return False
     return running is None or (stated is not None and started_at is not None)
@@ -337,8 +340,8 @@ def _is_one_more(
 
 def _adds(old: Outage | None, policy: ReasonPolicy, *, forever: bool, repeated: bool) -> bool:
     """
-    Whether a failure without a stated time changes the running window. One that passes by itself
-    neither hides nor ends what needs a repair.
+    Return whether a failure without a stated time changes the running window. One that passes by
+    itself neither hides nor ends what needs a repair.
     """
     if old is None:
         return True
@@ -375,7 +378,7 @@ def _is_repair(outage: Outage) -> bool:
 
 
 def _is_not_later(left: float | None, right: float | None) -> bool:
-    """Whether the end `left` comes no later than the end `right`; null is never."""
+    """Return whether the end `left` comes no later than the end `right`; null is never."""
     if right is None:
         return True
     return left is not None and left <= right
@@ -393,7 +396,8 @@ def mark(
     source: Source = "person",
 ) -> Health:
     """
-    What a person says replaces whatever was believed. `ttl_s` in seconds has no bound.
+    Mark a scope as a person says, which replaces whatever was believed. `ttl_s` in seconds has no
+    bound.
 
     What was imported or seen shortens nothing.
     """
@@ -484,7 +488,7 @@ def release(health: Health, attempt: AttemptId) -> Health:
 
 def early_trial_at(health: Health, *, last_resort_s: float) -> float | None:
     """
-    When one trial is allowed before the end of a window, where no other candidate is usable.
+    Return when one trial is allowed before the end of a window, where no other candidate is usable.
 
     A window of ours: `last_resort_s` after the last attempt there. A time that the provider
     stated: after an hour, then twice as late each time, of more than a day by `RARE_TRIALS_S`.

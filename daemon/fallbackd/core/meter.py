@@ -75,7 +75,7 @@ def _usage_of(spent: tuple[int, int, int, float | None]) -> Usage:
 
 
 def spent_since(meter: Meter, begin_at: float) -> Usage:
-    """What was used since then, to the minute; at most one hour is kept."""
+    """Return the usage since `begin_at`, to the minute; at most one hour is kept."""
     recent = (one for one in meter.spent if (one[0] + 1) * 60.0 > begin_at)
     return sum(map(_usage_of, recent), Usage())
 
@@ -111,7 +111,7 @@ def timed(meter: Meter, *, actual_s: float, estimate_s: float) -> Meter:
 
 
 def eta_factor(meter: Meter | None) -> float:
-    """What an estimate is multiplied with; 1.0 before anything was measured."""
+    """Return the factor of an estimate; 1.0 before anything was measured."""
     if meter is None or meter.ratios[1] == 0:
         return 1.0
     total, weight = meter.ratios
@@ -130,7 +130,7 @@ def over_cap_until(
     meter: Meter | None, cap: int | None, *, now: float, unit: str = "requests"
 ) -> float | None:
     """
-    When the local budget has room again; None while it has.
+    Return when the local budget has room again; None while it has.
 
     Args:
         unit: What is counted: "tokens", else attempts.
@@ -184,7 +184,7 @@ def _add(meter: Meter, *, attempts: int, tokens: int, now: float) -> Meter:
     return structs.replace(meter, starts=(*rest, (minute, attempts, tokens)))
 
 
-# What a backend was used for, by day (UTC): for the usage of a day, a week, a month.
+# The use of a backend by day (UTC): for the usage of a day, a week, a month.
 
 
 DAY_S = 86_400.0
@@ -236,7 +236,7 @@ def _joined(left: DayUse, right: DayUse) -> DayUse:
     )
 
 
-# What one decision counts: the meters as they are by now, and which of them it has changed.
+# Counts of one decision: the meters as they are by now, and which of them it has changed.
 
 
 class Meters(dict[BackendId, Meter]):

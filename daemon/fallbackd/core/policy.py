@@ -173,7 +173,7 @@ CredentialStrategy = Literal["fill_first", "round_robin", "least_used", "random"
 
 
 class Backend(Struct, frozen=True, kw_only=True):
-    """What decisions know about one configured backend."""
+    """A configured backend, as far as decisions know it."""
 
     id: BackendId
     kind: str
@@ -234,7 +234,7 @@ class Backend(Struct, frozen=True, kw_only=True):
 
     @property
     def is_local(self) -> bool:
-        """It works without a network: it is on this machine."""
+        """True if the backend is on this machine: it works without a network."""
         return self.loopback or self.cost == "local"
 
 
@@ -272,7 +272,7 @@ class Role(Struct, frozen=True, kw_only=True):
 
 
 class Project(Struct, frozen=True, kw_only=True):
-    """What one directory's own file says about opencode sessions there."""
+    """The rules of one directory's own file for opencode sessions there."""
 
     enabled: bool = True
     roles: Mapping[str, Role] = field(default_factory=dict)
@@ -338,15 +338,15 @@ class Policy(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def computed(self) -> dict[Any, Any]:
-        """What follows from it alone, by function and arguments: see `once`."""
+        """Conclusions from this policy alone, by function and arguments: see `once`."""
         return {}
 
     def confines(self, backend: Backend) -> bool:
-        """Whether its program is to be confined, as far as the kernel can."""
+        """Return whether a backend's program is to be confined, as far as the kernel can."""
         return self.wants_confined(backend) and self.kernel_confines != "no"
 
     def wants_confined(self, backend: Backend) -> bool:
-        """Whether the configuration asks for it."""
+        """Return whether the configuration asks to confine a backend's program."""
         return self.defaults.confine if backend.confine is None else backend.confine
 
     def priced(self, usage: Usage, backend: BackendId, model: str | None) -> Usage:
@@ -429,9 +429,9 @@ def implicit_backend(
     )
 
 
-# What follows from the configuration alone, computed once for each.
+# Conclusions from the configuration alone, each computed once.
 #
-# It is kept on the `Policy` and goes with it: a policy never changes, a new one begins with
+# They are kept on the `Policy` and go with it: a policy never changes, a new one begins with
 # nothing.
 
 

@@ -1,5 +1,5 @@
 """
-What goes out to a backend and what comes back.
+Types of what goes out to a backend and of what comes back.
 
 A kind turns `Work` into a `Call`; a transport performs the call and hands back `Chunk`s, then
 one `Exit`; the kind's parser reads chunks into `Observation`s and the exit into an `Outcome`.
@@ -18,7 +18,7 @@ Mode = Literal["interactive", "batch"]
 
 
 class CredentialRef(Struct, frozen=True, kw_only=True):
-    """Where a secret is found; never the secret. Resolved at the edge, just before its use."""
+    """The place of a secret; never the secret. Resolved at the edge, just before its use."""
 
     label: str
     """Its name for people, in health and in the story."""
@@ -116,8 +116,9 @@ class OwnCopy(Struct, frozen=True, kw_only=True):
 
 class Confinement(Struct, frozen=True, kw_only=True):
     """
-    What the kernel holds a program to, where it can: it writes nowhere else, and reads all but what
-    is hidden. Places are as `lib.directories` has them, filled in by the program's own environment.
+    Bounds that the kernel sets to a program, where it can: it writes nowhere else, and reads all
+    but what is hidden. Places are as `lib.directories` has them, filled in by the program's own
+    environment.
     """
 
     cwd: str = ""
@@ -133,7 +134,10 @@ class Confinement(Struct, frozen=True, kw_only=True):
 
 
 class Residency(Struct, frozen=True, kw_only=True):
-    """How a program may stay after a prompt, and take the next one (`transports.resident`)."""
+    """
+    The way in which a program may stay after a prompt, and take the next one
+    (`transports.resident`).
+    """
 
     way: str
     """One of `backends.residents.WAYS`."""
@@ -181,7 +185,10 @@ class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
 
 
 class Tls(Struct, frozen=True, kw_only=True):
-    """How a server's certificate is judged, and our own is shown. Paths may begin with `~/`."""
+    """
+    Settings by which a server's certificate is judged, and our own is shown. Paths may begin with
+    `~/`.
+    """
 
     ca_file: str | None = None
     """None: what the machine trusts."""
@@ -424,8 +431,8 @@ class Usage(Struct, frozen=True, kw_only=True, tag="usage"):
 
 class AgentText(Struct, frozen=True, tag="agent_text"):
     """
-    What the agent has written for the person who asked: a piece as it came, to be put behind the
-    one before. Where a program reports whole messages, each ends with a line feed.
+    A text that the agent has written for the person who asked: a piece as it came, to be put behind
+    the one before. Where a program reports whole messages, each ends with a line feed.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""What is known of the plans and keys of backends: kept with their meters, and shown."""
+"""Figures of the plans and keys of backends: kept with their meters, and shown."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -66,7 +66,7 @@ def figures_of(backend: Backend, policy: Policy, meters: Meters) -> Figures:
 
 
 def scope_of(one: Figure, backend: Backend) -> ScopeId:
-    """What it is about, by the name under which health is kept."""
+    """Return the scope of a figure, by the name under which health is kept."""
     if one.model is not None:
         return model_scope(backend, one.model)
     if one.credential is not None:

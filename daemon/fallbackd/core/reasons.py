@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 
 class Flags(Struct, frozen=True, kw_only=True):
-    """By which the engine acts; a failure may override some of them."""
+    """Flags by which the engine acts; a failure may override some of them."""
 
     retryable: bool = False
     """The same request to the same backend may succeed within about 15 minutes."""
@@ -26,7 +26,7 @@ class Flags(Struct, frozen=True, kw_only=True):
 
 
 class ReasonPolicy(Struct, frozen=True, kw_only=True):
-    """How long a backend is out for one reason; configuration may change each number."""
+    """The time that a backend is out for one reason; configuration may change each number."""
 
     window_s: float = 60.0
     growth: Annotated[float, Meta(ge=1, le=10)] = 2.0
@@ -56,7 +56,7 @@ would cure it.
 
 
 class Fix(Struct, frozen=True, kw_only=True):
-    """What helps where waiting does not."""
+    """A remedy where waiting does not help."""
 
     kind: Literal["not_permitted", "configuration", "failed"]
     text: str
@@ -87,7 +87,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def is_over_by_itself(self) -> bool:
-        """Whether a caller may wait for its end, and then be answered."""
+        """True if a caller may wait for its end, and then be answered."""
         return self.window is not None and self.ended_by == "time"
 
 

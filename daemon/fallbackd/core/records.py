@@ -27,7 +27,7 @@ from fallbackd.core.protocol import Usage
 from fallbackd.core.reasons import Reason
 from fallbackd.core.watch import EffectsWord
 
-# What was asked of a chain, and which of its candidates were tried so far.
+# The request of a chain, and the candidates that were tried for it so far.
 #
 # One record for the three ways to ask: a delegation, a caller that makes the calls itself, and a
 # message in a session of an opencode server. All bounds on failing over are read from it.
@@ -83,7 +83,7 @@ class Tried(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Turn(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is asked is fixed at the beginning; `tried`, `hops` and `marks` grow."""
+    """A request of a chain, fixed at the beginning; `tried`, `hops` and `marks` grow."""
 
     candidates: tuple[Entry, ...] = ()
     role: str | None = None
@@ -133,14 +133,14 @@ Bound = Literal[
 
 
 class Halt(Struct, frozen=True, kw_only=True):
-    """Why no other candidate is tried."""
+    """The reason why no other candidate is tried."""
 
     bound: Bound
     why: str
     """For people; names the key of the configuration where there is one."""
 
 
-# What was said in a session before, and how an attempt is given it.
+# The earlier conversation of a session, and the ways in which an attempt is given it.
 
 
 MAX_TURNS = 100
@@ -167,7 +167,7 @@ class AgentConversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Past(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was said in a session so far, which its next prompt continues."""
+    """The conversation of a session so far, which its next prompt continues."""
 
     turns: tuple[DelegationId, ...] = ()
     """The delegations that were answered, oldest first: their prompts and answers are on disk."""
@@ -177,11 +177,11 @@ class Past(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whose private directory is worked in, where the caller names none."""
 
 
-# What is kept of an opencode session besides what every session has.
+# The record of an opencode session, besides what every session has.
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """What is under way in an opencode session: a prompt of the user on one model."""
+    """A message that is under way in an opencode session: a prompt of the user on one model."""
 
     id: str
     backend: BackendId
@@ -319,7 +319,7 @@ def open_one(questions: tuple[Question, ...]) -> Question | None:
 
 
 def closed(questions: tuple[Question, ...], *, now: float) -> tuple[Question, ...]:
-    """The same, with none open."""
+    """Return the questions with none open."""
     if open_one(questions) is None:
         return questions
     return (*questions[:-1], structs.replace(questions[-1], closed_at=now))
@@ -335,7 +335,7 @@ def shifted(questions: tuple[Question, ...], by_s: float) -> tuple[Question, ...
 
 def options_with(usable: Mapping[str, str], *, wait: str | None) -> tuple[Option, ...]:
     """
-    What may be chosen.
+    Return the options that may be chosen.
 
     Args:
         usable: Backends that could go on now, each with the rules that speak against it, or "".
@@ -380,7 +380,7 @@ VerdictWord = Literal[
 
 
 class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a candidate was chosen, or why not, at the last resolution."""
+    """The reason why a candidate was chosen or not, at the last resolution."""
 
     backend: BackendId
     kind: str = ""
@@ -476,7 +476,7 @@ ENDED: frozenset[str] = frozenset({"succeeded", "failed", "refused", "cancelled"
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    """Why a delegation has no attempt right now."""
+    """The reason why a delegation has no attempt right now."""
 
     since_at: float
     until_at: float
@@ -501,7 +501,7 @@ class HandedBack(Struct, frozen=True, kw_only=True):
 
 
 class Ending(Struct, frozen=True, kw_only=True):
-    """How a delegation ends as soon as what was delegated from inside it is gone."""
+    """The end of a delegation, as soon as what was delegated from inside it is gone."""
 
     state: DelegationState
     failure: Failure | None = None
@@ -689,7 +689,7 @@ def session_of(delegation: Delegation, *, now: float) -> Session:
 
 
 class DayUse(Struct, frozen=True, kw_only=True):
-    """What a backend was used for on one day."""
+    """The use of a backend on one day."""
 
     day: int
     """Since the epoch, UTC."""
@@ -700,7 +700,7 @@ class DayUse(Struct, frozen=True, kw_only=True):
 
 
 class Meter(Struct, frozen=True, kw_only=True):
-    """What a backend has been used for, and how long that took against its estimate."""
+    """The use of a backend, and how long that took against its estimate."""
 
     backend: BackendId
     starts: tuple[tuple[int, int, int], ...] = ()
@@ -731,7 +731,7 @@ class Meter(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """What one decision reads, from one instant of the store."""
+    """The records that one decision reads, from one instant of the store."""
 
     health: Mapping[ScopeId, Health] = field(default_factory=dict)
     delegation: Delegation | None = None
@@ -746,7 +746,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class Keys(Struct, frozen=True, kw_only=True):
-    """Which records a decision wants to read besides health, meters and unfinished work."""
+    """
+    Keys of the records that a decision wants to read besides health, meters and unfinished work.
+    """
 
     delegation: DelegationId | None = None
     session: SessionId | None = None

@@ -171,7 +171,7 @@ def touched(backend: Backend, health: Mapping[ScopeId, Health]) -> tuple[ScopeId
 
 
 def _is_owned(backend: Backend, scope: ScopeId) -> bool:
-    """Whether a scope is about a model or a credential of this backend."""
+    """Return whether a scope is about a model or a credential of this backend."""
     if scope.startswith(f"model:{backend.id}/"):
         return True
     plain = scope.partition("+model:")[0]
@@ -179,12 +179,12 @@ def _is_owned(backend: Backend, scope: ScopeId) -> bool:
 
 
 def is_scope_of(backend: Backend, scope: ScopeId) -> bool:
-    """Whether a backend touches a scope, on record or not."""
+    """Return whether a backend touches a scope, on record or not."""
     return _is_owned(backend, scope) or scope in touched(backend, {})
 
 
 def is_missing_model(record: Health | None) -> bool:
-    """Whether the outage of a scope says no more than that some model is not there."""
+    """Return whether the outage of a scope says no more than that some model is not there."""
     outage = None if record is None else record.outage
     return outage is not None and outage.reason is Reason.MODEL_NOT_FOUND
 
@@ -226,7 +226,10 @@ def _best_credential(
 
 
 def context_of(policy: Policy, backend: Backend, model: str | None) -> int | None:
-    """In tokens: as configured, else as an opencode server says of its models."""
+    """
+    Return the size of the context in tokens: as configured, else as an opencode server says of its
+    models.
+    """
     if backend.context_tokens is not None or model is None:
         return backend.context_tokens
     return policy.contexts.get(model)
@@ -249,7 +252,7 @@ def _implicit(policy: Policy, backend: BackendId) -> Backend | None:
 
 
 def named_ids(policy: Policy) -> set[str]:
-    """What chains and roles speak of."""
+    """Return the ids that chains and roles speak of."""
     found: set[str] = {entry.backend for chain in policy.chains.values() for entry in chain}
     found.update(entry.backend for role in policy.roles.values() for entry in role.chain)
     for project in policy.projects.values():

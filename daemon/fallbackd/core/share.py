@@ -73,7 +73,7 @@ class SharedLease(Struct, frozen=True, kw_only=True):
 
 
 class PersonWord(Struct, frozen=True, kw_only=True):
-    """What a person said on one machine for all of them."""
+    """A statement that a person made on one machine for all of them."""
 
     id: str
     """Unique: by it a machine knows that it has heard a word already."""
@@ -99,7 +99,7 @@ class SharedRecord(Struct, frozen=True, kw_only=True):
 
 
 def join(left: SharedRecord, right: SharedRecord) -> SharedRecord:
-    """What both know together. The lease is that of `right`, the arbiter's."""
+    """Return what both records know together. The lease is that of `right`, the arbiter's."""
     proven_at = _later(left.proven_at, right.proven_at)
     word = max(
         (one for one in (left.word, right.word) if one is not None), key=_word_key, default=None
@@ -119,7 +119,7 @@ def join(left: SharedRecord, right: SharedRecord) -> SharedRecord:
 
 
 def moved(record: SharedRecord, by_s: float, *, scope: ScopeId) -> SharedRecord:
-    """The same on a clock that is ahead by `by_s`, under another name."""
+    """Return the record on a clock that is ahead by `by_s`, under another name."""
 
     def at(instant: float | None) -> float | None:
         return None if instant is None else instant + by_s
@@ -186,7 +186,7 @@ def _word_key(word: PersonWord) -> tuple[object, ...]:
     return (word.at, word.id, *rest)
 
 
-# What is shared: facts about an account or a service, never about this machine.
+# Shared records: facts about an account or a service, never about this machine.
 
 
 SHARED_REASONS = frozenset(
@@ -206,7 +206,7 @@ def is_shared_reason(reason: Reason, detail: str | None) -> bool:
 
 
 def is_shared_fact(outage: Outage) -> bool:
-    """Whether other machines may know of an outage that was found here."""
+    """Return whether other machines may know of an outage that was found here."""
     is_found = outage.source in ("policy", "provider")
     return is_found and is_shared_reason(outage.reason, outage.detail)
 
@@ -274,7 +274,7 @@ def _renamed(scope: ScopeId, names: Mapping[ScopeId, ScopeId]) -> ScopeId | None
     return None if found is None else ScopeId(f"{found}{plus}{model}")
 
 
-# Whose turn it is to probe a scope where machines cannot ask the arbiter.
+# Turns of machines to probe a scope where machines cannot ask the arbiter.
 #
 # Time on the server's clock is cut into turns of equal length. Each turn of a scope belongs to the
 # machine whose digest is the highest among those that are known, itself included. Of two machines
@@ -311,7 +311,7 @@ def turn_of(scope: ScopeId, instances: Collection[str], *, now: float) -> ProbeT
     )
 
 
-# What other machines have found becomes health of this one.
+# Findings of other machines become health of this one.
 
 
 SAME_S = 1.0
@@ -349,7 +349,7 @@ def _with_facts(health: Health, record: SharedRecord, *, now: float) -> Health:
 def _stands_before(
     health: Health, own: Outage, record: SharedRecord, *, now: float
 ) -> SharedMark | None:
-    """What others know and what counts more than an outage of this machine alone."""
+    """Return a mark that others know and that counts more than an outage of this machine alone."""
     is_over = own.until_at is not None and own.until_at <= now
     if own.source == "person" and not is_over:
         return None
@@ -371,7 +371,9 @@ def _own(health: Health, outage: Outage | None) -> SharedRecord:
 def untold(
     health: Health, record: SharedRecord, *, now: float
 ) -> Literal["failure", "success"] | None:
-    """What the others lack of what this machine knows: after an outage, or where they lost it."""
+    """
+    Return what the others lack of what this machine knows: after an outage, or where they lost it.
+    """
     outage = health.outage
     if outage is None or not is_shared_fact(outage):
         return "success" if _is_unheard_success(health, record) else None
@@ -386,7 +388,7 @@ def untold(
 
 
 def _is_unheard_success(health: Health, record: SharedRecord) -> bool:
-    """Whether a mark of others began before this machine had an answer."""
+    """Return whether a mark of others began before this machine had an answer."""
     if health.proven_at is None or record.word is not None:
         return False
     return any(one.since_at <= health.proven_at - SAME_S for one in record.marks)
@@ -463,7 +465,7 @@ def _with_lease(health: Health, lease: SharedLease | None, *, now: float) -> Hea
 
 
 def is_peer(attempt: AttemptId) -> bool:
-    """Whether a trial is made by another machine."""
+    """Return whether a trial is made by another machine."""
     return attempt.startswith(LEASE_PREFIX)
 
 
@@ -513,7 +515,7 @@ def _note_of(word: PersonWord) -> str:
 
 
 class News(Struct, frozen=True, kw_only=True):
-    """What a change of a scope says to the other machines."""
+    """The message of a changed scope to the other machines."""
 
     is_any: bool = False
     withdrawn_at: float | None = None

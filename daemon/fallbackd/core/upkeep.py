@@ -113,7 +113,7 @@ def reason_of(words: str | None) -> tuple[Reason, str | None]:
 
 
 def health_cleared(case: Case, event: HealthCleared) -> list[str] | None:
-    """What had a mark; None: the target is unknown."""
+    """Clear marks, and return what had one; None: the target is unknown."""
     if event.target is None:
         scopes = tuple(case.health)
     else:
@@ -190,8 +190,8 @@ def readiness_seen(case: Case, event: ReadinessSeen) -> None:
 
 def _is_known(record: Health | None, reason: Reason, *, now: float) -> bool:
     """
-    Whether what a look found is on record, or something closer to the truth: what an attempt has
-    found. Of two looks the later one counts.
+    Return whether what a look found is on record, or something closer to the truth: what an attempt
+    has found. Of two looks the later one counts.
     """
     if record is None or record.outage is None or view(record, now=now).state != "broken":
         return False
@@ -202,7 +202,7 @@ def _is_known(record: Health | None, reason: Reason, *, now: float) -> bool:
 
 
 def _is_ended_by_repair(record: Health) -> bool:
-    """Whether another login or program may end an outage that needs one."""
+    """Return whether another login or program may end an outage that needs one."""
     outage = record.outage
     if outage is None or outage.source == "person" or outage.state != "broken":
         return False
@@ -377,7 +377,9 @@ def _is_doubted(record: Health, event: LoginAnswered, *, now: float) -> bool:
 
 
 def _is_held(record: Health, reason: Reason, *, now: float) -> bool:
-    """Whether a mark stands that says as much: of a person, without end, or the same for long."""
+    """
+    Return whether a mark stands that says as much: of a person, without end, or the same for long.
+    """
     outage = record.outage
     if outage is None or view(record, now=now).state != "broken":
         return False
@@ -387,7 +389,7 @@ def _is_held(record: Health, reason: Reason, *, now: float) -> bool:
 
 
 def _void(case: Case, record: Health) -> None:
-    """What was wrong with the old one says nothing of the new one: one trial will tell."""
+    """Void a mark that says nothing of the new login or program: one trial decides."""
     outage = record.outage
     if outage is not None and outage.source in _BY_OTHERS:
         return

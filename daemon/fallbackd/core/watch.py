@@ -1,5 +1,5 @@
 """
-What one attempt shows while it runs, and which of its limits is over.
+Watch over one attempt: what it shows while it runs, and which of its limits is over.
 
 The engine folds every observation into a `Watch`; `expiry` says when it has to be looked at
 again, or which limit has been passed. Output that comes often costs nothing here.
@@ -67,12 +67,12 @@ class Watch(Struct, frozen=True, kw_only=True):
 
     @property
     def outside(self) -> tuple[str, ...]:
-        """What was done outside, or may be done by now: by a call that has no result yet."""
+        """Things done outside, or maybe done by now by a call that has no result yet."""
         return tuple(dict.fromkeys((*self.acted, *self.unfinished)))[:MAX_OUTSIDE]
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """What may or may not have been done outside."""
+        """Things that may or may not have been done outside."""
         running = (one.outside for one in self.tools if one.outside)
         return tuple(dict.fromkeys(one for one in running if one not in self.acted))
 

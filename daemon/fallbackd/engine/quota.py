@@ -23,7 +23,7 @@ TAIL_BYTES = 65_536
 async def heard_at_end(
     host: "LiveHost", live: "LiveAttempt", kind: BackendKind, exit: Exit, conversation: str | None
 ) -> None:
-    """What the end of an attempt says of its plan, where it says it nowhere else."""
+    """Take in what the end of an attempt says of its plan, where it says so nowhere else."""
     order, now = live.order, host.clock.now()
     seen: Figures = ()
     try:

@@ -1,4 +1,4 @@
-"""What time it is."""
+"""The clock: what time it is."""
 
 from typing import Protocol
 

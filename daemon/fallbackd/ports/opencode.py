@@ -12,7 +12,7 @@ INSIDE = "/fallbackd/"
 
 
 class Called(Struct, frozen=True, kw_only=True):
-    """What a call was answered with."""
+    """The answer to a call."""
 
     status: int
     """Of HTTP; 0: no answer came."""
@@ -90,12 +90,14 @@ class Written(Struct, frozen=True, kw_only=True):
 
 class Whose(Protocol):
     """
-    Whose the processes around opencode are, and who waits at them. Every way to a session asks this
-    one before it changes anything. It may block.
+    Owners of the processes around opencode, and who waits at them. Every way to a session asks here
+    before it changes anything. It may block.
     """
 
     def owner(self, pid: int | None) -> Owner:
-        """Of a process; None: one that cannot be seen from here, which is a person's."""
+        """
+        Return the owner of a process; None: one that cannot be seen from here, which is a person's.
+        """
         ...
 
     def server_at(self, url: str) -> int | None:
@@ -104,7 +106,7 @@ class Whose(Protocol):
 
     def is_awaited(self, url: str, written: Sequence[Written], *, certainly: bool) -> bool:
         """
-        Whether a program waits at a server for the answer to one of these messages.
+        Return whether a program waits at a server for the answer to one of these messages.
 
         Args:
             certainly: False: as far as it cannot be ruled out.
@@ -113,7 +115,8 @@ class Whose(Protocol):
 
     def stops(self, pid: int | None, session: str, *, since_at: float) -> int | None:
         """
-        How often a session was asked to stop, whether or not anything was left to be stopped.
+        Return how often a session was asked to stop, whether or not anything was left to be
+        stopped.
 
         None: the server does not say. What happened less than `STOPS_LAG_S` ago may be missing.
         """
@@ -140,5 +143,5 @@ class ProjectFiles(Protocol):
         ...
 
     def warned(self, directory: str) -> tuple[str, ...]:
-        """What of the files that hold there cannot be used, each with its place."""
+        """Return what of a directory's files cannot be used, each with its place."""
         ...

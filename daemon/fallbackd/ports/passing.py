@@ -29,7 +29,7 @@ class PassedOn(Protocol):
 
     @property
     def exit(self) -> Exit:
-        """How it ended. Only after `head` or `read` gave None."""
+        """The end of the exchange. Only after `head` or `read` gave None."""
         ...
 
     @property

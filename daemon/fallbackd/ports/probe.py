@@ -15,11 +15,14 @@ class Fetched(Struct, frozen=True, kw_only=True):
 
 class Probe(Protocol):
     async def version(self, program: str) -> str | None:
-        """What a program says about its version, in a line; None: nothing within seconds."""
+        """Return what a program says about its version, in a line; None: nothing within seconds."""
         ...
 
     def known_version(self, program: str) -> str | None:
-        """The same without running it: from an earlier answer, or the package that it is in."""
+        """
+        Return the version without running the program: from an earlier answer, or the package that
+        it is in.
+        """
         ...
 
     async def fetch(self, request: HttpRequest) -> Fetched:

@@ -1,4 +1,4 @@
-"""Where secrets are found: by reference, at the moment of their use, never kept."""
+"""Secrets, found by reference, at the moment of their use, never kept."""
 
 from typing import Protocol
 
@@ -24,7 +24,7 @@ class SecretProblem(Exception):
 
 
 class SecretSeen(Struct, frozen=True, kw_only=True):
-    """What a look at a credential's source found."""
+    """The result of a look at a credential's source."""
 
     problem: str | None = None
     """Why it cannot be used; None: it is there."""
@@ -50,8 +50,8 @@ class Secrets(Protocol):
 
     async def identity(self, ref: CredentialRef) -> str:
         """
-        What is the same wherever the same credential is used: of a login the account, since its
-        tokens are renewed, else the secret itself. For keyed digests only.
+        Return what is the same wherever the same credential is used: of a login the account, since
+        its tokens are renewed, else the secret itself. For keyed digests only.
 
         Raises:
             SecretProblem: It is not there, or over.

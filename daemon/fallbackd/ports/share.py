@@ -1,4 +1,4 @@
-"""What several machines keep together: a mirror of shared health, and the arbiter of its trials."""
+"""Records kept by several machines: a mirror of shared health, and the arbiter of its trials."""
 
 from collections.abc import Sequence
 from typing import Literal, Protocol

@@ -1,4 +1,4 @@
-"""Where records are kept."""
+"""The store of records."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal, Protocol
@@ -22,7 +22,7 @@ class StoreUnwritable(Exception):
 
 class Selection(Struct, frozen=True, kw_only=True):
     """
-    Which delegations are asked for. They are ordered by when they were created, and by when they
+    The delegations that are asked for. They are ordered by when they were created, and by when they
     ended where only ended ones are wanted; equal instants by id, so that every store gives the same
     list.
     """
@@ -57,14 +57,14 @@ ALL = Selection()
 
 
 class StoreFacts(Protocol):
-    """What `status` tells about the store."""
+    """Facts that `status` shows about the store."""
 
     @property
     def kind(self) -> str: ...
 
     @property
     def problem(self) -> str | None:
-        """Why nothing can be written now; None while all is well."""
+        """The reason why nothing can be written now; None while all is well."""
         ...
 
     @property
@@ -107,17 +107,20 @@ class Store(StoreFacts, Protocol):
         self, keys: Keys, run: Callable[[Snapshot], Decision]
     ) -> tuple[Decision, Sequence[Journaled]] | None:
         """
-        The same at once, for changes that outlive nothing. None: it has to wait for others, or for
+        Transact at once, for changes that outlive nothing. None: it has to wait for others, or for
         the disk; `run` was not called.
         """
         ...
 
     async def unknown(self, names: Collection[DelegationId]) -> Sequence[DelegationId]:
-        """Those that should have a record and have none. A store that forgets misses none."""
+        """
+        Return the delegations that should have a record and have none. A store that forgets misses
+        none.
+        """
         ...
 
     def is_kept(self, delegation: DelegationId) -> bool:
-        """Whether the record is as durable as it is known. False: it is in memory alone."""
+        """Return whether the record is as durable as it is known. False: it is in memory alone."""
         ...
 
     async def delegation(self, delegation: DelegationId) -> Delegation | None: ...

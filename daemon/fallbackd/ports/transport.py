@@ -24,7 +24,7 @@ class Running(Protocol):
 
     @property
     def exit(self) -> Exit:
-        """How it ended. Only after `chunks` is exhausted."""
+        """The end of the call. Only after `chunks` is exhausted."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class Running(Protocol):
 
 
 class Unsent(Struct, frozen=True):
-    """What `attach` returns for a call that was opened and, by its record, never sent."""
+    """A call that was opened and, by its record, never sent: `attach` returns it."""
 
 
 class Transport(Protocol):

@@ -160,8 +160,8 @@ def _see_doctor(why: str) -> str:
 
 def _served(client: Client, port: int) -> list[str]:
     """
-    What a program may ask the gateway for in chat completions, which programs whose models are
-    listed speak.
+    Return what a program may ask the gateway for in chat completions, which programs whose models
+    are listed speak.
 
     Raises:
         UsageError: It does not answer, or serves nothing.

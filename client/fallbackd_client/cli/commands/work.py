@@ -206,7 +206,7 @@ def _standard_input() -> str:
 
 
 def _in_utf8(argument: str) -> str:
-    """Of a locale that has ASCII alone the interpreter makes surrogates of all other bytes."""
+    """Read an argument as UTF-8: under an ASCII locale its other bytes come as surrogates."""
     if argument.isprintable() or not any("\ud800" <= one <= "\udfff" for one in argument):
         return argument
     try:

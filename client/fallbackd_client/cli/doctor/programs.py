@@ -33,7 +33,7 @@ RESTART = "fallbackd-client service restart"
 
 class Program:
     """
-    What the daemon knows of the program of an agent. It is the daemon's to know: see `Program` in
+    An agent's program, as far as the daemon knows it. It is the daemon's to know: see `Program` in
     `wire.methods.daemon`.
     """
 
@@ -90,7 +90,7 @@ def programs_of(known: Json) -> tuple[Program, ...]:
 
 def ask_program(machine: Machine, program: str | None) -> tuple[Program, ...]:
     """
-    What is known where no daemon runs to be asked.
+    Return what is known where no daemon runs to be asked.
 
     Args:
         program: The daemon's own; None: it is not installed.
@@ -445,7 +445,9 @@ def _url(path: str) -> str:
 
 
 def _fix(path: str, text: str, begin: int, end: int) -> str:
-    """It changes this string alone, though the same one may stand in the line before."""
+    """
+    Return a fix that changes this string alone, though the same one may stand in the line before.
+    """
     own = shared(OPENCODE_PLUGIN)
     if own is None:
         return ""

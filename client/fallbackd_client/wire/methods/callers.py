@@ -53,7 +53,7 @@ class ResolveParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def normalised(self) -> "ResolveParams":
         """
-        The same under today's names.
+        Return these params under today's names.
 
         Raises:
             msgspec.ValidationError: Two names of one field contradict each other.
@@ -180,7 +180,7 @@ class ReportParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def normalised(self) -> "ReportParams":
         """
-        The same under today's names.
+        Return these params under today's names.
 
         Raises:
             msgspec.ValidationError: No backend, or two names that contradict each other.

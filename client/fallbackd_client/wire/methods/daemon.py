@@ -215,7 +215,7 @@ class Readiness(Struct, frozen=True, kw_only=True):
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """What is known of the program of an agent, and how far a login can be looked for."""
+    """The program of an agent, as far as it is known, and how far a login can be looked for."""
 
     name: str
     """Name of the program."""

@@ -104,7 +104,7 @@ class DelegateParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def normalised(self) -> "DelegateParams":
         """
-        The same under today's names.
+        Return these params under today's names.
 
         Raises:
             msgspec.ValidationError: Two names of one field contradict each other.

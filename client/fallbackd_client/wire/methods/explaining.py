@@ -1,4 +1,4 @@
-"""What a delegation did and why: the output of its attempts, the decisions about it."""
+"""Account of a delegation: the output of its attempts, and the decisions about it."""
 
 from typing import Annotated, Any, Literal
 

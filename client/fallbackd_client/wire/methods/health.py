@@ -37,12 +37,12 @@ class HealthParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def only_reads(self) -> bool:
-        """Whether these params change nothing."""
+        """True if these params change nothing."""
         return self.action in ("list", "get")
 
     def normalised(self) -> "HealthParams":
         """
-        The same under today's names.
+        Return these params under today's names.
 
         Raises:
             msgspec.ValidationError: Two names contradict each other, or a target is missing.

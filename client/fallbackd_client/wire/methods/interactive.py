@@ -13,7 +13,7 @@ MAX_TEXT = 65_536
 
 
 class PlanWindow(Struct, frozen=True, kw_only=True):
-    """How much of a subscription is used within one of its windows."""
+    """The used part of a subscription within one of its windows."""
 
     window_s: DurationS
     """Length of the window in seconds, such as 18000 for five hours."""

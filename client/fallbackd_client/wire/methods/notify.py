@@ -10,7 +10,7 @@ class NotifyTestParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """How one notification was delivered."""
+    """The delivery of one notification."""
 
     way: str
     """`command` or `url`, the key of `[notify]`."""

@@ -19,7 +19,7 @@ class SharingMachine(Struct, frozen=True, kw_only=True):
 
 
 class Sharing(Struct, frozen=True, kw_only=True):
-    """How health is shared with other machines."""
+    """The sharing of health with other machines."""
 
     state: str
     """connecting, connected, unreachable, slow, full, refused or off."""

@@ -1,4 +1,4 @@
-"""What an output means, and the signatures by which it is understood."""
+"""Signatures, by which an output is understood, and what it means."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What was used, by backend and period."""
+"""Usage, by backend and period."""
 
 from msgspec import Struct
 

@@ -28,7 +28,7 @@ from fallbackd.core.work.resolution import (
 )
 from fallbackd.core.work.sessions import moved
 
-# Whether a report is about a candidate that its session had left before the call began.
+# Reports that may be about a candidate that its session had left before the call began.
 
 
 def lease_of(event: Reported) -> AttemptId | None:
@@ -40,8 +40,8 @@ def lease_of(event: Reported) -> AttemptId | None:
 
 def is_stale(case: Case, event: Reported, session: Session | None) -> bool:
     """
-    Whether a report is about a candidate that was left before the call began. One that names no
-    attempt means the current candidate, except right after a move where that is not certain: a
+    Return whether a report is about a candidate that was left before the call began. One that names
+    no attempt means the current candidate, except right after a move where that is not certain: a
     delegation holds the session, or the move was to another model of the same backend.
     """
     if session is None:
@@ -61,7 +61,7 @@ def is_stale(case: Case, event: Reported, session: Session | None) -> bool:
 
 
 def _was_left(event: Reported, session: Session) -> bool:
-    """Whether the session has moved away from the backend since the call began."""
+    """Return whether the session has moved away from the backend since the call began."""
     last_at = session.last_fallback_at or 0.0
     if event.started_at is not None and event.started_at > last_at:
         return False
@@ -74,7 +74,7 @@ def _is_near_a_move(case: Case, session: Session) -> bool:
 
 
 def _is_unclear(event: Reported, session: Session) -> bool:
-    """Whether a report without an attempt may be about the candidate that was left."""
+    """Return whether a report without an attempt may be about the candidate that was left."""
     last = session.hops[-1] if session.hops else None
     is_swap = last is not None and last.from_backend == last.to_backend == session.current
     return session.running is not None or (is_swap and event.model is None)
@@ -87,8 +87,8 @@ def with_attempt(session: Session, event: Reported) -> Session:
     return structs.replace(session, reported_attempt=event.attempt)
 
 
-# Where a failed call leads whose caller makes the next one itself: callers that report, and turns
-# of sessions of opencode servers. A delegation is held by the same bounds (`work.plan`).
+# Failover for callers that make the next call themselves: callers that report, and turns of
+# sessions of opencode servers. A delegation is held by the same bounds (`work.plan`).
 
 
 RULES = frozenset({"on_outage", "must_differ", "consent"})
@@ -120,7 +120,7 @@ class Following(Struct, frozen=True, kw_only=True):
 
     @property
     def moves(self) -> bool:
-        """Whether another candidate makes the next call."""
+        """True if another candidate makes the next call."""
         return self.halt is None and not self.is_same and not self.is_handed_back
 
 
@@ -243,7 +243,7 @@ LEASE_S = 600.0
 
 
 class Resolution(Struct, frozen=True, kw_only=True):
-    """What would be used now; `backend` null: no candidate is available."""
+    """The candidate that would be used now; `backend` null: no candidate is available."""
 
     backend: str | None
     model: str | None = None
@@ -339,8 +339,8 @@ def asked_by_report(
     case: Case, event: Reported, backend: Backend, session: Session | None, failure: Failure
 ) -> Turn:
     """
-    What a failed call was a part of, where neither the caller nor its session knows it: the request
-    as far as the report repeats it.
+    Return the turn that a failed call was a part of, where neither the caller nor its session knows
+    it: the request as far as the report repeats it.
 
     A failure that leaves no mark would be met again and again by a caller that says nothing else:
     the candidates before the failed one count as tried.

@@ -144,12 +144,14 @@ def _enter(
 
 
 def _kept(turn: Turn | None) -> Turn | None:
-    """What the session knows of a turn."""
+    """Return the part of a turn that the session keeps."""
     return None if turn is None or turn.is_own else turn
 
 
 def _is_entered(event: ResolveRequested, session: Session | None, resolved: Resolved) -> bool:
-    """Whether the request changes its session: by a call that fits somewhere, or by a return."""
+    """
+    Return whether the request changes its session: by a call that fits somewhere, or by a return.
+    """
     if all(one.verdict == "context" for one in resolved.verdicts):
         return False
     choice = resolved.choice
@@ -157,7 +159,7 @@ def _is_entered(event: ResolveRequested, session: Session | None, resolved: Reso
 
 
 def _is_return(event: ResolveRequested, session: Session | None, choice: Choice) -> bool:
-    """Whether a look is more than that: it opens a session, or names the original to return to."""
+    """Return whether a look also opens a session, or names the original to return to."""
     if session is None:
         return True
     named = event.backend == session.original == choice.backend.id
@@ -165,7 +167,10 @@ def _is_return(event: ResolveRequested, session: Session | None, choice: Choice)
 
 
 def _open_turn(case: Case, session: Session | None, *, at: float) -> Turn | None:
-    """What a session is in the middle of. A caller that was silent for long has given up."""
+    """
+    Return the turn that a session is in the middle of. A caller that was silent for long has given
+    up.
+    """
     found = None if session is None else session.turn
     return found if found is not None and at - found.at <= LEASE_S else None
 
@@ -244,7 +249,7 @@ def _reported_success(
 
 
 def _count_end(case: Case, event: Reported, state: str) -> None:
-    """Of a call whose caller says all that becomes of it."""
+    """Count the end of a call whose caller says all that becomes of it."""
     if event.turn is not None and event.turn.is_own:
         case.meters.count_end(event.backend, state)
 
@@ -256,7 +261,7 @@ def _prove(case: Case, event: Reported, backend: Backend) -> None:
 
 
 def _turn_of(case: Case, event: Reported, session: Session | None) -> Turn | None:
-    """What the call was a part of: the caller says so, or its session knows."""
+    """Return the turn that the call was a part of: the caller says so, or its session knows."""
     at = case.now if event.started_at is None else min(event.started_at, case.now)
     found = event.turn or _open_turn(case, session, at=at)
     if found is None or found.backend != event.backend:
@@ -336,7 +341,9 @@ def _reported_failure(
     was_trial: bool,
     is_left: bool,
 ) -> Decision:
-    """Where the session has left the candidate, it is evidence of that, and moves nothing."""
+    """
+    Take in a reported failure; of a candidate that was left it is evidence, and moves nothing.
+    """
     failure = event.failure
     _count_end(case, event, "failed")
     session = charged(case, session or _begun(case, event, backend), backend.id, event.usage)
@@ -388,7 +395,7 @@ def _begun(case: Case, event: Reported, backend: Backend) -> Session | None:
 def _is_repeated(
     case: Case, event: Reported, backend: Backend, turn: Turn, failure: Failure
 ) -> bool:
-    """Whether the same candidate is asked once more before it is marked."""
+    """Return whether the same candidate is asked once more before it is marked."""
     return len(turn.tried) < turn.budget and first_throttle(
         case,
         backend,

@@ -88,7 +88,7 @@ def _is_expired(rescue: Rescue, *, now: float) -> bool:
 
 
 def _since(rescue: Rescue) -> float:
-    """When its first step began."""
+    """Return when the first step of a rescue began."""
     return rescue.since_at or rescue.began_at
 
 

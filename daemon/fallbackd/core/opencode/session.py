@@ -90,14 +90,14 @@ def _with_any(policy: Policy, project: Project, *, wins: bool) -> Mapping[str, t
 
 
 def find_any(policy: Policy) -> Role | None:
-    """What holds for agents without a role of their own."""
+    """Return the role that holds for agents without a role of their own."""
     return policy.roles.get(ANY)
 
 
 def longest_windows(
     projects: Iterable[Project],
 ) -> dict[BackendId, dict[Reason, ReasonPolicy]]:
-    """Of files that name the same candidate the longest window counts, reason by reason."""
+    """Return the longest window of each reason, of all files that name the same candidate."""
     found: dict[BackendId, dict[Reason, ReasonPolicy]] = {}
     for project in projects:
         named = {entry.backend for role in project.roles.values() for entry in role.chain}
@@ -130,7 +130,7 @@ def backend_of(policy: Policy, model: str) -> BackendId:
 
 
 def model_at_server(entry: Entry, backend: Backend) -> str | None:
-    """What an opencode server calls a candidate; None: it is nothing that one can be asked for."""
+    """Return an opencode server's name of a candidate; None: it can be asked for no such model."""
     model = entry.model or backend.model
     if backend.kind != OPENCODE or model is None or "/" not in model:
         return None
@@ -158,7 +158,7 @@ def _is_served(policy: Policy, entry: Entry) -> bool:
 
 
 def why_unprotected(policy: Policy) -> Unprotected | None:
-    """Why no failed turn would be moved, whatever its model and its agent are."""
+    """Return why no failed turn would be moved, whatever its model and its agent are."""
     if not policy.rescues:
         return "switched_off"
     chains = [role.chain for role in policy.roles.values() if role.enabled]
@@ -191,7 +191,7 @@ def new_session(
 
 
 def placed(session: Session, *, server: str, project: str, role: str | None) -> Session:
-    """Where the session was last seen."""
+    """Return the session with the place where it was last seen."""
     return structs.replace(
         session,
         server=server or session.server,

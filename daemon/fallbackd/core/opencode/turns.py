@@ -46,7 +46,7 @@ from fallbackd.core.work.resolution import request_after, turn_for
 
 
 class Redirect(Struct, frozen=True, kw_only=True):
-    """Which model a message is to be sent to. `model` null: to the one that it names."""
+    """The model that a message is to be sent to. `model` null: the one that it names."""
 
     model: str | None = None
     reason: str | None = None
@@ -110,7 +110,7 @@ def turn_used(case: Case, event: TurnUsed) -> None:
 
 def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
     """
-    Where a message is to be sent: to another model only while its own is rate-limited, broken or
+    Decide where a message is sent: to another model only while its own is rate-limited, broken or
     paused. A model that recovers is the user's to use, whether it is under trial or not. A message
     that waits behind another turn changes nothing of the session before its own turn begins.
     """
@@ -153,13 +153,15 @@ def redirect_asked(case: Case, event: RedirectAsked) -> Redirect:
 
 
 def _waits(session: Session) -> bool:
-    """Whether a message that is sent now waits for the end of another turn."""
+    """Return whether a message that is sent now waits for the end of another turn."""
     message = session.message
     return session.rescue is not None or (message is not None and message.running)
 
 
 def _is_decided(session: Session, backend: BackendId) -> bool:
-    """Whether the message goes there by a decision of before, whose trial is leased."""
+    """
+    Return whether the message goes to a backend by a decision of before, whose trial is leased.
+    """
     rescue, message = session.rescue, session.message
     if rescue is not None and backend == rescue.to:
         return True
@@ -199,7 +201,7 @@ def _redirected(case: Case, event: RedirectAsked, session: Session, resolved: Re
     )
 
 
-# What is done about a failed turn of an opencode session: rules, of which the first one counts.
+# Rules for a failed turn of an opencode session, of which the first that applies counts.
 
 
 BEFORE_ALL = 0.0
@@ -224,7 +226,7 @@ Ruling = Literal[
 
 
 class Ruled(Struct, frozen=True, kw_only=True):
-    """What a failed turn leads to."""
+    """The consequence of a failed turn."""
 
     ruling: Ruling
     failure: Failure
@@ -254,7 +256,7 @@ class _Failed(Struct, frozen=True, kw_only=True):
 def rule_on(
     case: Case, event: TurnFailed, session: Session, message: Message
 ) -> tuple[Ruled, Session]:
-    """What is done about a failed turn: the first rule that says something counts."""
+    """Decide what is done about a failed turn: the first rule that says something counts."""
     backend = find_backend(case.policy, event.backend)
     if backend is None:
         return Ruled(ruling="unknown_model", failure=event.failure), session

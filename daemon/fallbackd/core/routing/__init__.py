@@ -1,1 +1,1 @@
-"""Who is used now, with a verdict for each candidate. Pure functions of records and policy."""
+"""Choice of the candidate to use now, with all verdicts. Pure functions of records and policy."""

@@ -56,7 +56,10 @@ _PATTERNS = tuple(
 
 @lru_cache(maxsize=1024)
 def family_of_model(model: str) -> str | None:
-    """By the name alone: the part behind the last slash first, as it names the model itself."""
+    """
+    Return the family of a model by its name alone: the part behind the last slash first, as it
+    names the model itself.
+    """
     parts = model.rsplit("/", 1)
     for part in reversed(parts):
         hits = [
@@ -89,7 +92,7 @@ def known_families(policy: Policy) -> frozenset[str]:
 
 
 def differs(family: str | None, others: frozenset[str]) -> bool:
-    """Whether a candidate of `family` is certainly none of `others`."""
+    """Return whether a candidate of `family` is certainly none of `others`."""
     if not others:
         return True
     return family is not None and UNKNOWN not in others and family not in others
@@ -107,7 +110,7 @@ ONCE = frozenset({"api"})
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What the role and the request forbid, whatever health says."""
+    """Limits that the role and the request set, whatever health says."""
 
     differs_from: frozenset[str] = frozenset()
     """Families of models that may not serve it."""
@@ -208,7 +211,7 @@ def stand_ins(policy: Policy, backend: Backend) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one for one in found if one not in (None, backend.model)))
 
 
-# What the configuration alone says of a candidate, before anything is known of its health.
+# A candidate as the configuration alone describes it, before anything is known of its health.
 
 
 HANDED_BACK = 2
@@ -235,7 +238,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class Configured(Struct, frozen=True, kw_only=True):
-    """What the configuration alone says of a candidate with one of its credentials."""
+    """A candidate with one of its credentials, as the configuration alone describes it."""
 
     entry: Entry
     backend: Backend

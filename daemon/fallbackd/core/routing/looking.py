@@ -20,7 +20,7 @@ from fallbackd.core.routing.candidates import (
 )
 from fallbackd.core.scopes import backend_scope, is_missing_model, scopes_of, worst
 
-# Which credential of a backend makes the next call.
+# Choice of the credential of a backend that makes the next call.
 #
 # Of those that are free, the strategy picks one; where none is free, the one that is nearest to it.
 
@@ -103,7 +103,7 @@ def _by_strategy(
 def usable(
     backend: Backend, model: str | None, health: Mapping[ScopeId, Health], *, now: float
 ) -> tuple[str, ...]:
-    """Those that may be used now, freely or as second choice."""
+    """Return the credentials that may be used now, freely or as second choice."""
     return tuple(
         label
         for label in backend.credentials
@@ -117,7 +117,7 @@ LONGEST_TRIAL_S = 300.0
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """What is asked of a resolution besides the candidates."""
+    """The request to a resolution besides the candidates."""
 
     tried: frozenset[str] = frozenset()
     """Keys (`candidate_key`) of candidates that this delegation has tried."""
@@ -148,7 +148,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class _Facts(Struct, frozen=True, kw_only=True):
-    """What is known of a candidate of which something is known."""
+    """Facts about a candidate of which something is known."""
 
     of: Configured
     scopes: tuple[ScopeId, ...]
@@ -325,7 +325,9 @@ def _unproven(
 
 
 def _by_request(found: Configured, request: Request) -> No | None:
-    """What rules a candidate out whatever its health: settings, what was tried, the rules."""
+    """
+    Return what rules a candidate out whatever its health: settings, what was tried, the rules.
+    """
     if found.never is not None:
         return found.never
     if found.key in request.tried:
@@ -346,7 +348,7 @@ def _by_request(found: Configured, request: Request) -> No | None:
 
 
 def _by_health(facts: _Facts) -> No | None:
-    """What keeps a candidate from use now: a pause, an outage, our own cap."""
+    """Return what keeps a candidate from use now: a pause, an outage, our own cap."""
     outage = facts.outage
     match facts.state.state:
         case "paused":
@@ -417,7 +419,7 @@ def _too_small(size: int, request: Request) -> str | None:
 
 
 def _decided_at(record: Health, backend: Backend, policy: Policy) -> float:
-    """When the trial of a scope is decided at the latest."""
+    """Return when the trial of a scope is decided at the latest."""
     assert record.trial is not None
     limit_s = backend.first_answer_s or policy.defaults.first_answer_s or LONGEST_TRIAL_S
     return record.trial.expires_at or record.trial.leased_at + limit_s

@@ -1,5 +1,5 @@
 """
-Which candidate is used now, and a verdict with a reason for each of them.
+Resolution: the candidate that is used now, and a verdict with a reason for each.
 
 Healthy before cooldown; within a state the order of the chain. A candidate that came back by
 the clock alone (unproven, or in cooldown) is used by one leased trial at a time.
@@ -105,7 +105,10 @@ def _members(
 
 
 def _instants(away: list[Candidate]) -> tuple[float | None, float | None]:
-    """When the first is available again, by all that is known and by what providers stated."""
+    """
+    Return when the first candidate is available again, by all that is known and by what providers
+    stated.
+    """
     if not away:
         return None, None
     known = [(one.returns_at, one) for one in away if one.returns_at is not None]
@@ -134,7 +137,9 @@ def _rank(one: Candidate, index: int) -> int:
 
 
 def _verdicts(seen: list[Candidate], best: int | None, request: Request) -> tuple[Verdict, ...]:
-    """What was seen, with the choice at `best` and what was passed over for it."""
+    """
+    Return the verdicts on what was seen, with the choice at `best` and what was passed over for it.
+    """
     verdicts = [one.verdict for one in seen]
     if best is not None:
         chosen = verdicts[best]

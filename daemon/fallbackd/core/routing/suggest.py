@@ -1,5 +1,5 @@
 """
-Which backend suits a task, and how long it may take.
+Suggestions: the backend that suits a task, and how long it may take.
 
 A backend's points are data of its profile: `base`, and one number for each word that a task may
 be described with (`size:large`, `complexity:high`, `scope:code`, `needs:media`). Words that the
@@ -230,7 +230,7 @@ def _left_out(
     states: Mapping[BackendId, str],
     caps: Mapping[BackendId, Cap],
 ) -> dict[BackendId, str]:
-    """Why each of those that are left out is, the size of the project last."""
+    """Return why backends are left out, by backend, the size of the project last."""
     left_out = {
         one.id: why
         for one in offered

@@ -66,7 +66,10 @@ def delegate_requested(case: Case, event: DelegateRequested) -> Decision:
 
 
 def _same_request(case: Case, event: DelegateRequested) -> Delegation | None:
-    """What the request id has begun, unless it is hidden from one of those that share a process."""
+    """
+    Return the delegation that the request id has begun, unless it is hidden from one of those that
+    share a process.
+    """
     known = case.snapshot.same_request
     return known if known is not None and is_below_all(known, event.inside) else None
 
@@ -116,7 +119,7 @@ def _not_at_all(
     candidates: tuple[Entry, ...],
     parent: Delegation | None,
 ) -> Decision | None:
-    """What stands against the work whether it may wait or not."""
+    """Return what stands against the work whether it may wait or not."""
     return (
         _without_place(case, event, candidates)
         or _not_inside(case, event, parent)
@@ -149,7 +152,7 @@ def _opened(
     candidates: tuple[Entry, ...],
     parent: Delegation | None,
 ) -> Delegation:
-    """What is known of the work before anything was tried for it."""
+    """Return a delegation with what is known before anything was tried for it."""
     policy, now = case.policy, case.now
     role = None if event.role is None else find_role(policy, event.role)
     turn = turn_for(
@@ -212,7 +215,9 @@ def _opened(
 def _allowed(
     policy: Policy, event: DelegateRequested, parent: Delegation | None
 ) -> tuple[str, ...]:
-    """What its role may ask besides, no more than the one that asks for it may."""
+    """
+    Return what the role of the work may ask besides, no more than the one that asks for it may.
+    """
     given = policy.may.get(event.role or "", ())
     if parent is None:
         return () if event.inside else given
@@ -376,7 +381,7 @@ def _too_much(case: Case, event: DelegateRequested) -> Decision | None:
 
 
 def _is_inside(event: DelegateRequested, parent: Delegation) -> bool:
-    """Whether the attempt that asks is the one that runs. A later one is not its heir."""
+    """Return whether the attempt that asks is the one that runs. A later one is not its heir."""
     running = parent.running
     if running is None or running.state == "stopping" or parent.cancelling:
         return False

@@ -1,4 +1,4 @@
-"""What a person has chosen, and what comes of it."""
+"""Answers of people to questions, and what comes of them."""
 
 from msgspec import structs
 
@@ -51,7 +51,7 @@ def question_answered(case: Case, event: QuestionAnswered) -> Decision:
 def _not_now(
     case: Case, event: QuestionAnswered, delegation: Delegation, question: Question
 ) -> Decision | None:
-    """Why this choice cannot be made; None: it can."""
+    """Return why this choice cannot be made; None: it can."""
     if not question.is_open or delegation.cancelling or delegation.outcome is not None:
         return _reject("answered", _why_closed(question), event)
     choices = [one.choice for one in question.options]
@@ -130,7 +130,9 @@ def _hint(case: Case) -> HandedBack:
 
 
 def _waits_until(case: Case) -> float:
-    """When the first service that is out is tried; where none is, when a candidate returns."""
+    """
+    Return when the first service that is out is tried; where none is, when a candidate returns.
+    """
     verdicts = case.delegation.verdicts
     due = [at for verdict in verdicts if (at := service_of(case, verdict)[1])]
     known = [at for at in due or (return_at(verdicts, now=case.now),) if at is not None]

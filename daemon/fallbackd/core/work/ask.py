@@ -36,7 +36,7 @@ from fallbackd.core.work.steps import (
 )
 from fallbackd.core.work.workspaces import blocker
 
-# Whom a person could choose now, and which rules of the role or the request speak against each.
+# Candidates that a person could choose now, and the rules that speak against each.
 
 
 USABLE = frozenset({"chosen", "healthy", "unproven", "affinity", "cooldown"})
@@ -65,7 +65,7 @@ def usable_for(case: CaseView, candidates: tuple[Entry, ...]) -> dict[str, str]:
 
 
 def resolved_by_person(case: CaseView, name: BackendId) -> Resolved:
-    """What is started where a person says so: no rule of the role holds for it."""
+    """Return the candidate that a person chose: no rule of the role holds for it."""
     delegation = case.delegation
     entries = tuple(one for one in delegation.turn.candidates if one.backend == name)
     return case.resolve(entries, Request(prompt_tokens=delegation.turn.prompt_tokens))
@@ -154,7 +154,10 @@ def _for_role(delegation: Delegation) -> str:
 
 
 def _failure_of(case: CaseView, out: Out, *, detail: str) -> Failure:
-    """What the work is refused with: the failure of the service, with a detail of its own."""
+    """
+    Return the failure that the work is refused with: the failure of the service, with a detail of
+    its own.
+    """
     attempts = case.delegation.attempts
     last = attempts[-1].failure if attempts else None
     if last is not None:
@@ -171,7 +174,7 @@ def _failure_of(case: CaseView, out: Out, *, detail: str) -> Failure:
 
 
 def return_at(verdicts: Verdicts, out: Out | None = None, *, now: float) -> float | None:
-    """When it is worth trying again, where that is known."""
+    """Return when it is worth trying again, where that is known."""
     times = [earliest_return(verdicts), None if out is None else out.trial_at]
     known = [at for at in times if at is not None and at > now]
     return max(known, default=None) if out is not None else min(known, default=None)
@@ -242,7 +245,7 @@ def about_part(case: CaseView, attempt: Attempt) -> Ask:
 
 
 def done_by(attempt: Attempt) -> str:
-    """What an attempt has done beside talking, in words that follow its name."""
+    """Return what an attempt has done beside talking, in words that follow its name."""
     if attempt.outside:
         what = ", ".join(
             f"{one}, which may or may not be done" if one in attempt.unfinished else one

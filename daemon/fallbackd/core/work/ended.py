@@ -1,4 +1,4 @@
-"""How an attempt ends: its mark, a retry, the next candidate, or the answer."""
+"""Ends of attempts: the mark, a retry, the next candidate, or the answer."""
 
 from typing import Literal
 
@@ -86,7 +86,7 @@ def _end(case: Case, step: Step) -> None:
 def _failure_of(
     case: Case, attempt: Attempt, event: AttemptEnded, backend: Backend | None
 ) -> Failure | None:
-    """What the attempt ended with: what it was stopped for comes before what it says itself."""
+    """Return the failure of the attempt: the cause of a stop comes before what it says itself."""
     failure, ending = event.failure, attempt.ending
     # Silence while no daemon was there is no limit that a backend has passed.
     if failure is not None and ending is not None and not _is_lost(failure):
@@ -260,7 +260,7 @@ def _without_another(case: Case, attempt: Attempt, failure: Failure) -> Step | N
 
 def _after(case: Case, attempt: Attempt) -> Literal["continue", "ask", "fail"]:
     """
-    What follows an attempt that has begun to work.
+    Return what follows an attempt that has begun to work.
 
     What it has sent, published or committed would be done twice by the next one, and no look into
     the directory shows it: then a person chooses who continues, where there is a choice.
@@ -276,7 +276,7 @@ def _after(case: Case, attempt: Attempt) -> Literal["continue", "ask", "fail"]:
 def _retry_at(
     case: Case, attempt: Attempt, failure: Failure, backend: Backend | None, *, luck: float
 ) -> float | None:
-    """When the same candidate is tried again by ourselves; None: it is given up."""
+    """Return when the daemon tries the same candidate again; None: it is given up."""
     one = case.delegation
     if backend is None or not _is_repeatable(attempt, failure):
         return None
@@ -301,7 +301,7 @@ def _retry_at(
 
 
 def _is_repeatable(attempt: Attempt, failure: Failure) -> bool:
-    """Whether nothing was done that a second attempt would do twice, and it was no trial."""
+    """Return whether nothing was done that a second attempt would do twice, and it was no trial."""
     return attempt.effects == "none" and (not attempt.trial or _is_lost(failure))
 
 
@@ -325,7 +325,9 @@ def _backed_off(
     *,
     luck: float,
 ) -> float | None:
-    """When a failure that may pass is followed by a retry; None: as many were made as may be."""
+    """
+    Return when a failure that may pass is followed by a retry; None: as many were made as may be.
+    """
     if not failure.retry_same:
         return None
     here = [
@@ -347,7 +349,7 @@ def _backed_off(
 
 
 def _retries(case: Case, failure: Failure, backend: Backend) -> int:
-    """How often a failure is followed by a retry: as the backend says, else its reason."""
+    """Return how often a failure is followed by a retry: as the backend says, else its reason."""
     if backend.retries is not None:
         return backend.retries
     policy = case.policy.reason(failure.reason, backend.id)

@@ -1,5 +1,5 @@
 """
-Whether it is this machine that has no network, and not a provider that cannot be reached.
+Distinguish a machine without a network from a provider that cannot be reached.
 
 Two provider hosts that fail within a moment while none answers say so; so does a machine without
 a default route. Hosts on this machine say nothing about it.
@@ -29,7 +29,7 @@ def own_trouble(
     marks: tuple[MadeMark, ...] = (),
 ) -> Failure | None:
     """
-    What a `network` failure is when it is this machine's own; None: it is the provider's.
+    Return a `network` failure as this machine's own; None: it is the provider's.
 
     Marks of the same moment are withdrawn: they were about the same trouble.
 
@@ -95,7 +95,7 @@ def _is_now(case: Case, at: float) -> bool:
 
 
 def _answers(case: Case) -> bool:
-    """Whether some provider that is not on this machine has answered within the moment."""
+    """Return whether some provider that is not on this machine has answered within the moment."""
     for used in case.meters.values():
         if used.answered_at is None or not _is_now(case, used.answered_at):
             continue
@@ -106,7 +106,9 @@ def _answers(case: Case) -> bool:
 
 
 def _before(case: Case, scope: ScopeId, outage: Outage, own: tuple[MadeMark, ...]) -> Outage | None:
-    """What a scope had before a mark, where the work that made it has not ended."""
+    """
+    Return the outage that a scope had before a mark, where the work that made it has not ended.
+    """
     others = (made for one in case.snapshot.active.values() for made in one.turn.marks)
     for made in (*own, *others):
         if made.scope == scope and made.since_at == outage.since_at:

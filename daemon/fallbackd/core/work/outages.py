@@ -31,7 +31,7 @@ _NO_MATTER = frozenset({"disabled", "paused", "context", "must_differ", "consent
 
 
 class Out(Struct, frozen=True, kw_only=True):
-    """Why a role does not go on by itself."""
+    """The reason why a role does not go on by itself."""
 
     verdict: Verdict
     """Of the candidate that is out; of the one that no other family may stand in for."""
@@ -129,7 +129,7 @@ def _out_of(verdict: Verdict, *, is_first: bool, trial_at: float | None) -> Out:
 
 
 def service_of(case: CaseView, verdict: Verdict) -> tuple[bool, float | None]:
-    """Whether the service of a candidate is out, and when one trial is made there if so."""
+    """Return whether the service of a candidate is out, and when one trial is made there if so."""
     backend = find_backend(case.policy, verdict.backend)
     if backend is None:
         return False, None
@@ -180,8 +180,8 @@ def _entry_of(case: CaseView, candidates: tuple[Entry, ...], verdict: Verdict) -
 
 def _writes_alike(case: CaseView, candidates: tuple[Entry, ...], resolved: Resolved) -> bool:
     """
-    Whether the chosen one may write for the first: itself, of the same family, or of a tier that
-    is there to stand in for it.
+    Return whether the chosen candidate may write for the first: it is the first itself, of the same
+    family, or of a tier that is there to stand in for it.
     """
     choice = resolved.choice
     assert choice is not None
@@ -194,7 +194,7 @@ def _writes_alike(case: CaseView, candidates: tuple[Entry, ...], resolved: Resol
     return family is not None and family == family_of(choice.backend, choice.model)
 
 
-# What a chain holds now. The one way to look: for a delegation, for a caller that makes the calls
+# The state of a chain now. The one way to look: for a delegation, for a caller that makes the calls
 # itself, and for a message in a session of an opencode server.
 
 

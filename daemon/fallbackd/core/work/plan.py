@@ -47,7 +47,7 @@ from fallbackd.core.work.steps import (
 from fallbackd.core.work.stopping import below
 from fallbackd.core.work.workspaces import blocker, is_hidden, why_blocked, why_hidden
 
-# Which delegation gets a free place on this host: of the client that has least, the first.
+# A free place on this host goes to the first delegation of the client that has least.
 #
 # A client is a user and a session of processes. One that delegates a hundred prompts at once gets
 # every place while it is alone, and every second one as soon as another client asks.
@@ -67,12 +67,12 @@ def free_places(active: Active, max_running: int) -> int:
 
 
 def turns(active: Active) -> list[DelegationId]:
-    """Those that wait for a place, in the order in which they get one."""
+    """Return the delegations that wait for a place, in the order in which they get one."""
     return _in_turn(active, (one for one in active.values() if _waits_for_place(one)))
 
 
 def has_place(active: Active, one: Delegation, max_running: int) -> bool:
-    """Whether a delegation may start an attempt now, and is not before its turn."""
+    """Return whether a delegation may start an attempt now, and is not before its turn."""
     if len(active) < max_running:
         return True
     others = {name: other for name, other in active.items() if name != one.delegation}
@@ -363,7 +363,7 @@ RULES_OF_CHAIN: tuple[Callable[[CaseView, Search], Step | None], ...] = (
 
 
 def is_full(case: CaseView) -> bool:
-    """Whether the host runs as many attempts as it may, or others come first."""
+    """Return whether the host runs as many attempts as it may, or others come first."""
     max_running = case.policy.defaults.max_running
     return not has_place(case.snapshot.active, case.delegation, max_running)
 

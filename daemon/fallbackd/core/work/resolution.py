@@ -49,7 +49,7 @@ def role_counting(policy: Policy, name: str | None) -> Role | None:
 def place_of(
     policy: Policy, candidates: tuple[Entry, ...], backend: BackendId | None, model: str | None
 ) -> int | None:
-    """Where a backend with a model stands in a chain, 0 for the best; None: nowhere."""
+    """Return the place of a backend with a model in a chain, 0 for the best; None: nowhere."""
     found = None if backend is None else find_backend(policy, backend)
     if found is None:
         return None
@@ -66,7 +66,9 @@ def answers_needed(role: Role, session: Session) -> int:
 def better(
     case: CaseView, role: Role, candidates: tuple[Entry, ...], session: Session, request: Request
 ) -> Entry | None:
-    """Whom the session moves up to now: dead levels are skipped. None: it stays."""
+    """
+    Return the entry that the session moves up to now: dead levels are skipped. None: it stays.
+    """
     here = place_of(case.policy, candidates, session.answered_by, session.answered_model)
     if not here or session.answers < answers_needed(role, session):
         return None
@@ -101,7 +103,7 @@ def prefer(
 
 
 def is_rise(case: CaseView, *, backend: BackendId, model: str | None) -> bool:
-    """Whether starting on a candidate is a move up because of enough answers."""
+    """Return whether starting on a candidate is a move up because of enough answers."""
     delegation, session = case.delegation, case.session
     role = role_counting(case.policy, delegation.role)
     if role is None or delegation.named or session.answers < answers_needed(role, session):
@@ -166,7 +168,7 @@ def answered_by(
 
 
 def _rose_soon_before(session: Session, needed: int, *, now: float) -> bool:
-    """Whether the session came back up only lately, by answers or by the clock."""
+    """Return whether the session came back up only lately, by answers or by the clock."""
     if session.rose_at is None:
         return False
     return session.answers < needed or now - session.rose_at < SOON_S
@@ -231,7 +233,7 @@ def turn_for(
     at_server: bool = False,
 ) -> Turn:
     """
-    What is asked of a chain, before anything was tried.
+    Return the turn that is asked of a chain, before anything was tried.
 
     Args:
         allow_metered: The caller agrees to what bills by use.
@@ -277,7 +279,7 @@ def _differs_from(
 
 
 def request_of(case: CaseView) -> Request:
-    """What the next resolution of a delegation asks for."""
+    """Return what the next resolution of a delegation asks for."""
     delegation = case.delegation
     request = request_after(case.policy, case.turn)
     if delegation.named or delegation.attempts:
@@ -301,7 +303,7 @@ def entry_of(candidates: tuple[Entry, ...], tried: Tried | Attempt, backend: Bac
 
 
 def request_after(policy: Policy, turn: Turn) -> Request:
-    """What the next resolution asks for, after what was tried."""
+    """Return what the next resolution asks for, after what was tried."""
     tried = set(turn.inherited_tried)
     failed: set[str] = set()
     larger_than: int | None = None
@@ -330,7 +332,7 @@ def request_after(policy: Policy, turn: Turn) -> Request:
 
 
 def limits_of(turn: Turn) -> Limits:
-    """What the role and the request forbid by now."""
+    """Return the limits that the role and the request set by now."""
     reached = {one.tier for one in turn.tried if one.tier is not None}
     return Limits(
         differs_from=frozenset(turn.differs_from),
@@ -395,7 +397,7 @@ def halted(policy: Policy, turn: Turn) -> tuple[tuple[Entry, ...], Halt | None]:
 
 
 def may_hop(turn: Turn, failed: Tried) -> bool:
-    """Whether a failure is a reason to go to another candidate, for this role."""
+    """Return whether a failure is a reason to go to another candidate, for this role."""
     if failed.shrink_input:
         return True  # to a larger context only: the resolution sees to it
     if not failed.hop or failed.reason is None:
@@ -420,7 +422,10 @@ def _free_of_hops(policy: Policy, turn: Turn) -> tuple[Entry, ...]:
 
 
 def is_poison(turn: Turn) -> bool:
-    """The same low-confidence reason on two candidates: the task is the likely cause."""
+    """
+    Return whether two candidates failed for the same low-confidence reason: the task is the likely
+    cause.
+    """
     last = turn.tried[-1]
     is_unclear = last.reason is not None and last.reason.row.about == "unclear"
     if not is_unclear or last.confidence == "structured":
@@ -434,7 +439,7 @@ def is_poison(turn: Turn) -> bool:
 
 
 def futile(turn: Turn) -> Literal["task", "poison"] | None:
-    """Why no other candidate would cure the last failure: the work itself is its cause."""
+    """Return why no other candidate would cure the last failure: the work itself is its cause."""
     reason = turn.tried[-1].reason
     if reason is not None and reason.row.about == "task":
         return "task"
@@ -442,7 +447,7 @@ def futile(turn: Turn) -> Literal["task", "poison"] | None:
 
 
 def is_form_error_twice(turn: Turn) -> bool:
-    """What two providers could not read, a third one will not read either."""
+    """Return whether two providers could not read the request: a third one will not either."""
     last = turn.tried[-1]
     return last.reason is Reason.FORMAT_ERROR and any(
         one.reason is Reason.FORMAT_ERROR and one.backend != last.backend for one in turn.tried
@@ -484,9 +489,10 @@ def first_throttle(
     started_at: float | None,
 ) -> bool:
     """
-    Whether a throttle marks nothing yet: the first one without a stated time, of a credential that
-    another one could take over from. It is remembered, so that the second one marks, whichever
-    caller saw the first. What began before the first is no second: it is the same burst.
+    Return whether a throttle marks nothing yet: the first one without a stated time, of a
+    credential that another one could take over from. It is remembered, so that the second one
+    marks, whichever caller saw the first. What began before the first is no second: it is the same
+    burst.
     """
     if failure.reason is not Reason.RATE_LIMIT or not failure.rotate_credential:
         return False
@@ -508,7 +514,7 @@ def first_throttle(
 def other_credential(
     case: CaseView, backend: Backend, entry: Entry, *, without: frozenset[str], tokens: int | None
 ) -> Resolved:
-    """The same candidate with another credential, if there is one to go on with."""
+    """Return the same candidate with another credential, if there is one to go on with."""
     if len(backend.credentials) < 2:
         return Resolved(choice=None, verdicts=())
     return case.resolve((entry,), Request(prompt_tokens=tokens, without=without))

@@ -1,4 +1,4 @@
-"""What a new run of the daemon does about the work that it finds unfinished."""
+"""Resume unfinished work in a new run of the daemon."""
 
 from msgspec import structs
 
@@ -43,7 +43,7 @@ def records_found(case: Case, event: RecordsFound) -> Decision:
 
 
 def _may_enter(case: Case, one: Delegation) -> bool:
-    """Whether its session is free, as far as it needs that."""
+    """Return whether its session is free, as far as it needs that."""
     session = case.snapshot.session
     holds = not one.is_ended and one.blocked_by is None
     return not holds or session is None or session.running in (None, one.delegation)
@@ -70,7 +70,7 @@ def _session_of(case: Case, one: Delegation) -> Session | None:
 
 
 def _leases_given_back(case: Case, one: Delegation) -> list[Health]:
-    """Of trials of attempts that have ended since."""
+    """Give back the leases of trials whose attempts have ended since."""
     running = None if one.running is None else one.running.attempt
     return [
         structs.replace(record, trial=None)

@@ -26,7 +26,9 @@ from fallbackd.core.work.resolution import halted, request_after, rotated
 
 
 def has_alternative(case: CaseView) -> bool:
-    """Whether another candidate, or another credential, could take over from the last attempt."""
+    """
+    Return whether another candidate, or another credential, could take over from the last attempt.
+    """
     turn = case.turn
     if rotated(case, turn) is not None:
         return True
@@ -38,26 +40,28 @@ def has_alternative(case: CaseView) -> bool:
 
 
 def stated_until(failure: Failure, *, now: float) -> float | None:
-    """When the time is over that a provider stated; None: it stated none."""
+    """Return the end of the time that a provider stated; None: it stated none."""
     if failure.wait_s is None:
         return None
     return max(now, failure.wait_until_at or now + failure.wait_s)
 
 
 def has_waited(delegation: Delegation, attempt: Attempt, *, now: float) -> bool:
-    """Whether a stated time of this candidate was waited for to its end."""
+    """Return whether a stated time of this candidate was waited for to its end."""
     if candidate_key(attempt.backend, attempt.model) not in delegation.waited:
         return False
     return attempt.waits_until_at is None or now >= attempt.waits_until_at
 
 
 def is_past_deadline(delegation: Delegation, at: float) -> bool:
-    """Whether the caller's own deadline is over by then."""
+    """Return whether the caller's own deadline is over by then."""
     return delegation.deadline_at is not None and at >= delegation.deadline_at
 
 
 def is_worth_waiting(case: CaseView, *, until_at: float) -> bool:
-    """Whether the engine waits until then, and tries the candidate that failed last again."""
+    """
+    Return whether the engine waits until then, and tries the candidate that failed last again.
+    """
     wait_s, delegation = until_at - case.now, case.delegation
     if wait_s > case.policy.wait_threshold_s(delegation.mode):
         return False
@@ -67,7 +71,7 @@ def is_worth_waiting(case: CaseView, *, until_at: float) -> bool:
 
 
 def is_overtaken(case: CaseView, waiting: Waiting) -> bool:
-    """Whether another candidate has become usable while a stated time is waited for."""
+    """Return whether another candidate has become usable while a stated time is waited for."""
     wait_s = waiting.until_at - case.now
     if waiting.resumes:
         return False  # another one would have to begin the work again
@@ -155,7 +159,7 @@ def held_until(
     case: CaseView, budget: Budget, delegation: Delegation, choice: Choice
 ) -> float | None:
     """
-    When to look again whether a move away from the last attempt may be made; None: now.
+    Return when to look again whether a move away from the last attempt may be made; None: now.
 
     Args:
         choice: Another backend, or another credential of the same one.

@@ -1,4 +1,4 @@
-"""What an attempt shows while it runs, and the limits that it may pass."""
+"""Running attempts: what each shows, and the limits that it may pass."""
 
 from math import inf
 
@@ -68,7 +68,7 @@ def _total_s(backend: Backend) -> float | None:
 
 
 def _stall_s(backend: Backend) -> float:
-    """How long a backend of its sort may be silent."""
+    """Return how long a backend of its sort may be silent."""
     if not backend.is_http:
         return AGENT_STALL_S
     return LOOPBACK_STALL_S if backend.loopback else HTTP_STALL_S
@@ -207,7 +207,7 @@ def _why_not_borne(
     case: Case, attempt: Attempt, failure: Failure, *, ends_at: float, until_at: float
 ) -> str | None:
     """
-    Why a program that retries by itself is stopped; None: it may continue.
+    Return why a program that retries by itself is stopped; None: it may continue.
 
     Args:
         ends_at: When its wait is over.
@@ -238,7 +238,7 @@ def stop(case: Case, ending: Failure, **fields: object) -> None:
 
 
 def keep_requested(case: Case, event: KeepRequested) -> None:
-    """It outlives its callers from now on."""
+    """Keep a delegation: it outlives its callers from now on."""
     if (found := case.snapshot.delegation) is not None and not found.is_ended:
         case.update(orphan_s=None)
 
@@ -307,7 +307,9 @@ def _look(case: Case, attempt: Attempt, watch: Watch) -> None:
 
 
 def _look_at_trial(case: Case, attempt: Attempt) -> float:
-    """When a trial without any output of its provider has to be looked at: it then has passed."""
+    """
+    Return when a trial without output of its provider has to be looked at: it then has passed.
+    """
     grace_at = attempt.started_at + case.policy.defaults.trial_grace_s
     if case.now < grace_at:
         return grace_at

@@ -211,7 +211,7 @@ def session_compacted(case: Case, event: SessionCompacted) -> None:
         case.keep_session(structs.replace(session, hops=(), notices_sent=(), last_fallback_at=None))
 
 
-# What a session remembers: its answered turns, and the agent's own conversation that holds them.
+# The memory of a session: its answered turns, and the agent's own conversation that holds them.
 #
 # A delegation takes the past of its session over when its first attempt is made. Every attempt is
 # given it, in the best way that its agent can take it: see `CarriedWord`.
@@ -230,7 +230,7 @@ def recall(case: Case) -> None:
 
 
 def refused(delegation: Delegation, attempt: Attempt) -> CarriedWord | None:
-    """In what way the agent of an attempt was given the past before, and did not take it."""
+    """Return the way in which the agent was given the past before, and did not take it."""
     before = None if attempt.retry_of is None else delegation.attempt(attempt.retry_of)
     if before is None or before.failure is None or before.failure.reason is not Reason.SESSION:
         return None
@@ -239,8 +239,8 @@ def refused(delegation: Delegation, attempt: Attempt) -> CarriedWord | None:
 
 def may_try_otherwise(attempt: Attempt, failure: Failure) -> bool:
     """
-    Whether the same candidate is tried once more: with the past given in another way, or without
-    what it has refused.
+    Return whether the same candidate is tried once more: with the past given in another way, or
+    without what it has refused.
     """
     if failure.detail == REPAIRABLE and failure.reason is Reason.FORMAT_ERROR:
         return attempt.effects == "none"
@@ -250,7 +250,7 @@ def may_try_otherwise(attempt: Attempt, failure: Failure) -> bool:
 
 
 def note_carried(case: Case, event: AttemptStarted) -> None:
-    """How the running attempt was given the past of its session."""
+    """Note how the running attempt was given the past of its session."""
     if event.carried is None:
         return
     attempt = case.update_attempt(carried=event.carried, conversation=event.conversation)
@@ -270,7 +270,7 @@ def note_carried(case: Case, event: AttemptStarted) -> None:
 
 
 def continues(attempt: Attempt) -> bool:
-    """Whether its agent was started with a conversation that it may not be able to read."""
+    """Return whether its agent was started with a conversation that it may not be able to read."""
     return attempt.carried in ("resumed", "native")
 
 
@@ -319,7 +319,9 @@ CONTINUE = (
 def resume_at(
     case: Case, attempt: Attempt, failure: Failure, backend: Backend | None, *, luck: float
 ) -> float | None:
-    """When the conversation of an attempt that has ended is resumed; None: it is given up."""
+    """
+    Return when the conversation of an attempt that has ended is resumed; None: it is given up.
+    """
     delegation = case.delegation
     if backend is None or not _is_resumable(attempt, failure):
         return None
@@ -339,7 +341,7 @@ def resume_at(
 
 
 def _is_resumable(attempt: Attempt, failure: Failure) -> bool:
-    """Whether an attempt has work to lose, for the first time, to a failure that passes."""
+    """Return whether an attempt has work to lose, for the first time, to a failure that passes."""
     if attempt.effects == "none" or attempt.conversation is None or attempt.answered_at is None:
         return False
     is_passing = failure.reason.row.is_passing and failure.hop  # else trouble of this machine
@@ -368,7 +370,7 @@ _OF_WHAT_WAS_SENT = (Reason.FORMAT_ERROR, Reason.CONTEXT_OVERFLOW)
 
 def own_failure(case: Case, attempt: Attempt, failure: Failure) -> Failure:
     """
-    What an attempt tells of its backend.
+    Return the failure as an attempt shows it of its own backend.
 
     A request with a conversation that we have written is refused for what we have written. Where a
     conversation could not be resumed, the backend is left for the failure that had

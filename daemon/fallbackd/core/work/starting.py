@@ -194,7 +194,7 @@ def fallen(case: Case, hop: Hop) -> None:
 
 
 def handoff(attempts: tuple[Attempt, ...]) -> str | None:
-    """What the next backend has to know of work that was begun. None: nothing was done."""
+    """Return what the next backend has to know of work that was begun. None: nothing was done."""
     resumed = {one.resumes for one in attempts}
     acted = [one for one in attempts if one.effects != "none"]
     begun = [one for one in acted if one.attempt not in resumed]

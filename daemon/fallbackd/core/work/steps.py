@@ -134,7 +134,7 @@ def ended(state: DelegationState, message: str | None = None, **more: Any) -> En
     return End(outcome=Ending(state=state, message=message, **more))
 
 
-# How a delegation ends where no step is left: with which state, failure and words.
+# The end of a delegation where no step is left: its state, failure and words.
 
 
 BY_CALLER = "cancelled by the caller"
@@ -209,7 +209,7 @@ def _out_of_rotation(out: Verdict, *, now: float) -> Failure:
 
 def earliest_return(verdicts: Verdicts) -> float | None:
     """
-    When the first of the candidates is usable again, where a time is known: of those that need no
+    Return when the first candidate is usable again, where a time is known: of those that need no
     repair, if there are any.
     """
     known = [

@@ -84,7 +84,7 @@ def stop_below(case: Case) -> None:
 
 
 def tell_parent(case: Case, one: Delegation) -> None:
-    """What is not proven gone below keeps the one above from going on in the same place."""
+    """Inform the parent: what is not proven gone keeps it from continuing in the same place."""
     parent = None if one.parent is None else case.snapshot.active.get(one.parent)
     last = one.attempts[-1] if one.attempts else None
     left = one.unstopped

@@ -1,5 +1,5 @@
 """
-Who writes in which directory: one at a time in each, with what is above and below it.
+Writers of directories: one at a time in each, with what is above and below it.
 
 A directory is known by its path and by its identity: another name of it, after a rename or through
 a bind mount, is the same directory.
@@ -41,7 +41,10 @@ def blocker(case: CaseView, delegation: Delegation) -> Delegation | None:
 
 
 def writer_beside(case: CaseView, delegation: Delegation) -> Delegation | None:
-    """Who writes in the directory of a delegation that has given it up while a person is asked."""
+    """
+    Return the delegation that writes in the directory of a delegation that has given it up while a
+    person is asked.
+    """
     if _holds(case.policy, delegation):
         return None
     return _holder(case, delegation, beside=_family(case, delegation))
@@ -51,7 +54,7 @@ def writer_at(
     snapshot: Snapshot, policy: Policy, delegation: Delegation, cwd_ids: tuple[str, ...]
 ) -> Delegation | None:
     """
-    Which other delegation writes where this one is about to.
+    Return the other delegation that writes where this one is about to.
 
     Args:
         cwd_ids: Of its directory, seen now.
@@ -77,18 +80,20 @@ def _age(one: Delegation) -> tuple[float, str]:
 
 
 def _locks(policy: Policy, delegation: Delegation) -> bool:
-    """Whether others may be in its way in a directory."""
+    """Return whether others may be in a delegation's way in a directory."""
     return policy.defaults.workspace_lock != "off" and _writes(policy, delegation)
 
 
 def _meet(policy: Policy, delegation: Delegation, other: Delegation) -> bool:
-    """Whether another one writes, now or as soon as it begins, where one that locks does."""
+    """Return whether another one writes, now or as soon as it begins, where one that locks does."""
     writes = _writes if other.blocked_by is not None else _holds
     return writes(policy, other) and _overlap(delegation, other)
 
 
 def _overlap(one: Delegation, other: Delegation) -> bool:
-    """Whether one works in the directory of the other or below it, by path or by identity."""
+    """
+    Return whether one works in the directory of the other or below it, by path or by identity.
+    """
     if is_nested(one.cwd, other.cwd) or is_nested(other.cwd, one.cwd):
         return True
     ours, theirs = one.cwd_ids, other.cwd_ids
@@ -100,7 +105,10 @@ def _writes(policy: Policy, one: Delegation) -> bool:
 
 
 def _holds(policy: Policy, one: Delegation) -> bool:
-    """Whether it keeps others out of its directory, as it does once it has begun there."""
+    """
+    Return whether a delegation keeps others out of its directory, as it does once it has begun
+    there.
+    """
     if one.is_ended or one.blocked_by is not None or not _writes(policy, one):
         return False
     is_begun = any(each.effects != "none" or each.gone is False for each in one.attempts)
@@ -109,7 +117,8 @@ def _holds(policy: Policy, one: Delegation) -> bool:
 
 def may_write(policy: Policy, candidates: tuple[Entry, ...], *, reads: bool) -> bool:
     """
-    Whether one of them starts a process that may change the directory. A call over HTTP does not.
+    Return whether one of them starts a process that may change the directory. A call over HTTP does
+    not.
 
     Args:
         reads: The work may only read. Not every program can be held to that.
@@ -126,7 +135,10 @@ def _is_harmless(policy: Policy, backend: Backend, *, reads: bool) -> bool:
 
 
 def _family(case: CaseView, one: Delegation | None) -> set[str]:
-    """It and those above it. A delegation from inside an attempt shares the lock of that one."""
+    """
+    Return a delegation and those above it. A delegation from inside an attempt shares the lock of
+    that one.
+    """
     found: set[str] = set()
     while one is not None and one.delegation not in found:
         found.add(one.delegation)
@@ -135,12 +147,14 @@ def _family(case: CaseView, one: Delegation | None) -> set[str]:
 
 
 def is_nested(inner: str, outer: str) -> bool:
-    """Whether the real path `inner` is `outer` or below it."""
+    """Return whether the real path `inner` is `outer` or below it."""
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
 
 
 def is_hidden(session: Session | None, above: tuple[DelegationId, ...]) -> bool:
-    """Whether the session does not exist for work that is asked for inside these delegations."""
+    """
+    Return whether the session does not exist for work that is asked for inside these delegations.
+    """
     return session is not None and bool(above) and above[0] not in session.above
 
 
@@ -152,7 +166,7 @@ def why_hidden(one: DelegationId, name: SessionId) -> str:
 
 
 def why_blocked(delegation: Delegation, by: Delegation) -> str:
-    """What is in use, by which delegation, and what to do about it."""
+    """Return what is in use, by which delegation, and what to do about it."""
     if delegation.session == by.session:
         return (
             f"session {delegation.session!r} is busy with {by.delegation}; "

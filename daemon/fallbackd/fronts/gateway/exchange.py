@@ -719,7 +719,7 @@ class Exchange:
             raise
 
     async def _keep_figures(self, relay: Relay, chosen: Resolution, backend: BackendId) -> None:
-        """What the head of an answer says of the plan or the key."""
+        """Keep what the head of an answer says of the plan or the key."""
         if relay.head is not None:
             at = self._engine.clock.now()
             seen = in_headers(

@@ -1,4 +1,4 @@
-"""Whether this machine has room for one more program that stays."""
+"""Room of this machine for one more program that stays."""
 
 import re
 

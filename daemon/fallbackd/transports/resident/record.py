@@ -1,5 +1,5 @@
 """
-What is on disk so that a later daemon finds a resident, and the turn on it, again.
+Records on disk, by which a later daemon finds a resident, and the turn on it, again.
 
 | file | directory | holds |
 | --- | --- | --- |

@@ -51,7 +51,7 @@ _BUFFERED = 32
 
 
 class TurnOver(Struct, frozen=True):
-    """Behind the last chunk of a turn."""
+    """The mark behind the last chunk of a turn."""
 
     exit_code: int
 
@@ -150,7 +150,7 @@ class Resident:
         self.attempt, self.is_prompted = record.attempt, True
 
     def expect(self, running: RunningProcess) -> None:
-        """It was started, or found."""
+        """Take in a process that was started, or found."""
         self._running = running
 
     async def run(self) -> None:
@@ -228,7 +228,7 @@ class Resident:
             await self._hand_on(Chunk(chunk.stream, chunk.data[from_:], chunk.at))
 
     def _is_recalled_before(self, start: int, chunk: Chunk) -> bool:
-        """Whether it was printed before the turn that an earlier daemon has begun."""
+        """Return whether a chunk was printed before the turn that an earlier daemon has begun."""
         return start + len(chunk.data) <= self._record.offset and not self._record.is_first
 
     async def _mind(self, heard: Heard) -> None:

@@ -348,7 +348,7 @@ class ResidentTransport:
         return (self._executable(call, environ), *((path, _stamp(path)) for path in paths))
 
     def _is_foreign(self, one: Resident, residency: Residency, environ: Mapping[str, str]) -> bool:
-        """Whether another program has continued its conversation since its last turn."""
+        """Return whether another program has continued its conversation since its last turn."""
         if not one.conversation or not residency.stored:
             return False
         name = glob.escape(one.conversation)
@@ -465,7 +465,7 @@ class ResidentTransport:
     # --- who asks, and what there is ------------------------------------------------------------
 
     def working_for(self, attempts: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """The same with the attempt whose turn is under way in place of each resident."""
+        """Return the attempts, with the one whose turn is under way in place of each resident."""
         if attempts is None:
             return None
         by_name = {PREFIX + one.name: one.attempt for one in self._all}
@@ -494,7 +494,7 @@ async def _drained(running: RunningProcess) -> Exit:
 
 
 def _stamp(path: str) -> tuple[int, ...] | None:
-    """What differs where a file was replaced or written; None: there is none."""
+    """Return a stamp that differs once a file was replaced or written; None: there is none."""
     try:
         found = os.stat(path)
     except OSError:

@@ -136,7 +136,7 @@ class ResidentTurn:
     async def _next(
         self, heard: MemoryObjectReceiveStream[Item], gives_up_at: float | None
     ) -> Item | EOFError | None:
-        """What comes next. None: it was stopped, or takes too long for that."""
+        """Return what comes next. None: the turn was stopped, or takes too long for that."""
         deadline = float("inf") if gives_up_at is None else gives_up_at
         with anyio.CancelScope(deadline=deadline) as self._scope:
             if self._is_stopped() and gives_up_at is None:
@@ -158,7 +158,7 @@ class ResidentTurn:
             resident.rest()
 
     def _without(self, resident: Resident, exit_code: int | None) -> Exit:
-        """How the turn ended, where its resident has ended with it."""
+        """Return how the turn ended, where its resident has ended with it."""
         found = resident.exit
         if exit_code is not None:
             is_gone = found is not None and found.gone
@@ -178,7 +178,9 @@ class ResidentTurn:
             self.note(phase="ended", exit=exit)
 
     async def _unless_stopped(self, step: Callable[[], Awaitable[T]]) -> T | None:
-        """What `step` returns, or None when a stop came first. No scope outlives a `yield`."""
+        """
+        Return what `step` returns, or None when a stop came first. No scope outlives a `yield`.
+        """
         with anyio.CancelScope() as self._scope:
             if self._is_stopped():
                 self._scope.cancel()
