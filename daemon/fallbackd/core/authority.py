@@ -19,7 +19,7 @@ from fallbackd.core.records import Delegation, Session
 
 LEVELS: tuple[Permissions, ...] = ("read", "workspace", "full")
 DEFAULT_LEVEL: Permissions = "workspace"
-"""Of work for which none is asked."""
+"""Permissions of work for which none are asked."""
 
 
 class Authority(Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Authority(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] | None = None
     """Variables that it was given, which it may pass on; None: any."""
     may: frozenset[str] = frozenset()
-    """What the configuration allows its role besides."""
+    """Requests that the configuration allows its role besides."""
 
     @property
     def is_person(self) -> bool:

@@ -81,7 +81,7 @@ class OpenWindow(Struct, frozen=True, kw_only=True, tag="open_window"):
 
     delegation: DelegationId
     most: int
-    """As many windows may be open."""
+    """The most windows that may be open."""
 
 
 class Export(Struct, frozen=True, kw_only=True, tag="export"):
@@ -152,9 +152,9 @@ class PutStory(Struct, frozen=True, kw_only=True, tag="put_story"):
     attempt: AttemptId | None = None
     """The attempt that it is about, where it is about one."""
     changes: tuple[str, ...] = ()
-    """What was kept with it, a few words each."""
+    """Changes kept with it, a few words each."""
     effects: tuple[str, ...] = ()
-    """What it set going, a few words each."""
+    """Effects that it set going, a few words each."""
 
 
 Change = PutHealth | PutDelegation | PutSession | DropSession | PutMeter | PutFact | Note | PutStory

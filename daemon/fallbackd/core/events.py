@@ -49,7 +49,7 @@ class TurnFailed(Struct, frozen=True, kw_only=True, tag="turn_failed"):
     is_child: bool = False
     """A subagent's session: its parent waits for it."""
     can_move: bool = False
-    """That parent can be made to wait for another model."""
+    """True if that parent can be made to wait for another model."""
     is_awaited: bool = False
     """A program waits for the turn, and takes its end for the answer."""
     retries_since_at: float | None = None
@@ -150,7 +150,7 @@ class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_request
     differs_from: tuple[str, ...] | None = None
     """Families of models, `?` for an unknown one; None: those of the role."""
     log_dir: str = ""
-    """Where the logs of its attempts go; the log of attempt n is `<log_dir>/<n>/output.log`."""
+    """Directory for the logs of its attempts; that of attempt n is `<log_dir>/<n>/output.log`."""
     boot: str = ""
     """Identity of this boot of the machine."""
     fresh: bool = False
@@ -164,13 +164,13 @@ class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):
     attempt: AttemptId
     pid: int | None = None
     carried: CarriedWord | None = None
-    """How it was given the past of its session."""
+    """The way in which it was given the past of its session."""
     carried_why: str = ""
-    """Why it was not given more of it, for people."""
+    """The reason why it was not given more of it, for people."""
     conversation: str | None = None
     """The agent's own conversation that this attempt continues."""
     warnings: tuple[str, ...] = ()
-    """Of how it was started, for people."""
+    """Warnings about how it was started, for people."""
     anew: bool = False
     """It was ordered by an earlier run of the daemon, and not begun before now."""
 
@@ -195,7 +195,7 @@ class AttemptRetrying(Struct, frozen=True, kw_only=True, tag="attempt_retrying")
     failure: Failure
     wait_s: float | None = None
     since_at: float | None = None
-    """When it first failed since its last whole step; None: now."""
+    """Time of its first failure since its last whole step; None: now."""
 
 
 class AttemptGaveUp(Struct, frozen=True, kw_only=True, tag="attempt_gave_up"):
@@ -220,7 +220,7 @@ class AttemptEnded(Struct, frozen=True, kw_only=True, tag="attempt_ended"):
     effects: EffectsWord = "none"
     changed_files: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
-    """What it did outside: `git push`."""
+    """Actions outside: `git push`."""
     unfinished: tuple[str, ...] = ()
     """Of that, what was under way at its end."""
     usage: Usage = Usage()
@@ -229,7 +229,7 @@ class AttemptEnded(Struct, frozen=True, kw_only=True, tag="attempt_ended"):
     warnings: tuple[str, ...] = ()
     """What is missing in its answer, and what it has left for later agents, for people."""
     has_route: bool = True
-    """Whether the machine has a default route. Looked at where the network failed."""
+    """True if the machine has a default route. Looked at where the network failed."""
     luck: float = 0.5
 
 
@@ -245,7 +245,7 @@ class Woke(Struct, frozen=True, kw_only=True, tag="woke"):
 class CancelRequested(Struct, frozen=True, kw_only=True, tag="cancel_requested"):
     delegation: DelegationId
     why: str | None = None
-    """What its end says; null: the caller wants it."""
+    """The reason that its end states; null: the caller wants it."""
     asked_by: AttemptId | None = None
     """The attempt from inside which it was asked for."""
 
@@ -285,7 +285,7 @@ class ResolveRequested(Struct, frozen=True, kw_only=True, tag="resolve_requested
     lease: AttemptId | None = None
     """Minted by the engine where the caller wants to make the call itself."""
     owner: str | None = None
-    """Who that is, in a word for people."""
+    """The name of the owner, in a word for people."""
     keeps_turn: bool = False
     """The caller says its turn with each report. Calls of its session overlap, and what one has
     tried or may do is not the other's."""
@@ -319,7 +319,7 @@ class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
     failure: Failure | None = None
     has_route: bool = True
     further: int = 0
-    """How often the same candidate was asked again within the call."""
+    """Number of times that the same candidate was asked again within the call."""
     usage: Usage = Usage()
     is_claim: bool = False
     """It comes from inside an attempt, which can say anything: it moves its session alone."""
@@ -366,10 +366,10 @@ class CredentialSeen(Struct, frozen=True, kw_only=True, tag="credential_seen"):
     backend: BackendId
     credential: str
     reason: Reason | None = None
-    """Why it cannot be used; None: it is there."""
+    """The reason why it cannot be used; None: it is there."""
     detail: str | None = None
     changed: bool = False
-    """It is another one than the one that failed."""
+    """True if it is another one than the one that failed."""
 
 
 class LoginAnswered(Struct, frozen=True, kw_only=True, tag="login_answered"):
@@ -433,7 +433,7 @@ class Resumed(Struct, frozen=True, kw_only=True, tag="resumed"):
     boot: str = ""
     """Identity of this boot of the machine."""
     cwd_ids: tuple[str, ...] = ()
-    """Of what lies at the path of its directory now."""
+    """Identities of what lies at the path of its directory now."""
     luck: float = 0.5
 
 

@@ -10,7 +10,7 @@ Confidence = Literal["exit_code", "structured", "text"]
 """In this order of trust. `exit_code`: known from the exit status of the program alone."""
 
 LimitScope = Literal["model", "credential"]
-"""What a limit may name: one model of the login, or one key of its account."""
+"""The thing that a limit may name: one model of the login, or one key of its account."""
 
 DAEMON_LOST_DETAIL = "daemon_lost"
 """Of a `crash` that was the end of the daemon: what ran inside it is asked for again."""

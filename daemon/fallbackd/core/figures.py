@@ -14,14 +14,14 @@ from msgspec import Struct, structs
 FRESH_S = 900.0
 """Older figures are shown as old: the plan is used elsewhere too."""
 KEPT_S = 8 * 86_400.0
-"""So long a figure is kept whose window states no end."""
+"""Time for which a figure is kept whose window states no end."""
 NEAR_PERCENT = 80.0
-"""From here on a window of a plan is near its end, and that is an event."""
+"""Share from which on a window of a plan is near its end, which is an event."""
 MOST_PERCENT = 200.0
 """A plan that allows more than it has goes a little beyond 100; more is no figure."""
 LONGEST_WINDOW_S = 400 * 86_400.0
 MOST_FIGURES = 24
-"""That are kept of one backend, the newest ones."""
+"""Most figures kept of one backend, the newest ones."""
 PLAN_WINDOW_S = 3600.0
 """A shorter window, or one without a length, is a pace that providers ask for, not a plan."""
 _REPEATED_S = 60.0
@@ -40,7 +40,7 @@ class Figure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     window_s: float | None = None
     """Its length; None: not stated."""
     resets_at: float | None = None
-    """When it begins anew; None: not stated."""
+    """Time when it begins anew; None: not stated."""
     unit: Unit = "percent"
     limit: float | None = None
     """Of the whole window, in `unit`; None: only the share is known."""
@@ -51,7 +51,7 @@ class Figure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Label of the key; None: the login of the program."""
     source: Source = "session"
     at: float = 0.0
-    """When it was seen."""
+    """Time when it was seen."""
 
     @property
     def is_spent(self) -> bool:

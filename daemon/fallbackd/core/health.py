@@ -53,7 +53,7 @@ class Outage(Struct, frozen=True, kw_only=True):
     count: int = 1
     last_failure_at: float = 0.0
     began_at: float | None = None
-    """When the attempt began that failed; None: unknown."""
+    """Start of the attempt that failed; None: unknown."""
     seen_by: str | None = None
     """MACHINE/BACKEND, where another machine has found it."""
 
@@ -88,11 +88,11 @@ class Health(Struct, frozen=True, kw_only=True):
     last_attempt_at: float | None = None
     early_trials: int = 0
     doubted_at: float | None = None
-    """When an outage was ended because its login was answered elsewhere."""
+    """Time when an outage was ended because its login was answered elsewhere."""
     announced: StateWord = "healthy"
-    """What was last said to the world; the tick says the rest."""
+    """The state last announced to the world; the tick announces the rest."""
     loaded_at: float | None = None
-    """When this record was read from disk, if nothing has confirmed it since."""
+    """Time when this record was read from disk, if nothing has confirmed it since."""
     throttled_at: float | None = None
     """A first throttle that has marked nothing, where another credential could take over."""
     proven_at: float | None = None

@@ -11,7 +11,7 @@ from fallbackd.core.records import DayUse, Meter
 
 HOUR_MIN = 60
 DEMAND_MIN = 2
-"""How many minutes, the current one included, the budget of further attempts looks at."""
+"""Minutes that the budget of further attempts looks at, the current one included."""
 MAX_WEIGHT = 20.0
 """Older measurements fade: the sum of ratios never weighs more than this many."""
 

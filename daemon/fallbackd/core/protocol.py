@@ -28,7 +28,7 @@ class CredentialRef(Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...] = ()
     """The command that prints it, without a shell."""
     field: str | None = None
-    """Where it is in a JSON document: names with dots between them (`tokens.access_token`)."""
+    """Its place in a JSON document: names with dots between them (`tokens.access_token`)."""
     into: str | None = None
     """For programs: the variable that is set to it in the program, and nowhere else."""
 
@@ -105,7 +105,7 @@ class OwnCopy(Struct, frozen=True, kw_only=True):
     variable: str
     """It says where the directory is."""
     place: str
-    """Where its user has it; places are as `lib.directories` has them."""
+    """The user's place for it; places are as `lib.directories` has them."""
     below: str = ""
     """Of the directory that the variable names, where it is not that one."""
     shared: tuple[str, ...] = ()
@@ -381,7 +381,7 @@ class Retrying(Struct, frozen=True, kw_only=True, tag="retrying"):
 
     evidence: Evidence
     wait_s: float | None = None
-    """How long it will wait, where it says so."""
+    """Time that it will wait, where it says so."""
 
 
 class ToolStarted(Struct, frozen=True, kw_only=True, tag="tool_started"):
@@ -402,7 +402,7 @@ class ToolStarted(Struct, frozen=True, kw_only=True, tag="tool_started"):
 class ToolEnded(Struct, frozen=True, kw_only=True, tag="tool_ended"):
     call: str = ""
     failed: bool = False
-    """It was refused, or did not succeed."""
+    """True if it was refused, or did not succeed."""
 
 
 class AgentStep(Struct, frozen=True, kw_only=True, tag="step"):
@@ -481,7 +481,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     text: str
     usage: Usage = Usage()
     warnings: tuple[str, ...] = ()
-    """What is missing in it, for people."""
+    """Notes on what is missing in it, for people."""
     may_be_notice: bool = False
     """Text that no structure calls an answer of the model: it may be a notice of a limit."""
 

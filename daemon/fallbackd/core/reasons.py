@@ -61,7 +61,7 @@ class Fix(Struct, frozen=True, kw_only=True):
     kind: Literal["not_permitted", "configuration", "failed"]
     text: str
     command: Literal["login", "install"] | None = None
-    """Which command of the kind of backend does it, where the kind has one."""
+    """The command of the kind of backend that does it, where the kind has one."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class Row(Struct, frozen=True, kw_only=True):
     marked: Marked
     about: About
     ended_by: Literal["time", "login", "program", "settings"]
-    """What may end it early: a login, a changed program (or new settings), or new settings."""
+    """Event that ends it early: a login, a changed program (or new settings), or new settings."""
     is_outage: bool
     """It counts as an outage of the service, about which a role may want to be asked."""
     is_passing: bool

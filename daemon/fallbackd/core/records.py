@@ -115,7 +115,7 @@ class Turn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str | None = None
     credential: str | None = None
     at: float = 0.0
-    """When a candidate was last named."""
+    """Time when a candidate was last named."""
 
 
 Bound = Literal[
@@ -159,7 +159,7 @@ class AgentConversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     backend: BackendId
     id: str
-    """As its program names it."""
+    """The name that its program gives it."""
     cwd: str = ""
     """Where it was held; empty: in the private directory of `Past.work`."""
     usage: Usage = Usage()
@@ -221,9 +221,9 @@ class Rescue(Struct, frozen=True, kw_only=True):
     reason: str
     evidence: str = ""
     began_at: float
-    """When its step began."""
+    """Start of its step."""
     since_at: float = 0.0
-    """When the rescue itself began; 0 in records of a daemon that did not keep it."""
+    """Start of the rescue itself; 0 in records of a daemon that did not keep it."""
     lease: AttemptId | None = None
     compacts: bool = False
     """A compaction failed: it is repeated, and no turn is touched."""
@@ -292,7 +292,7 @@ class Question(Struct, frozen=True, kw_only=True):
     choice: str | None = None
     note: str | None = None
     closed_at: float | None = None
-    """When it stopped to matter, answered or not."""
+    """Time when it stopped to matter, answered or not."""
 
     @property
     def is_open(self) -> bool:
@@ -421,7 +421,7 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     effects: EffectsWord = "none"
     failure: Failure | None = None
     ending: Failure | None = None
-    """Why the core asked for its end, while it is being stopped."""
+    """The reason why the core asked for its end, while it is being stopped."""
     pid: int | None = None
     log_path: str | None = None
     retry_of: AttemptId | None = None
@@ -480,9 +480,9 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
     since_at: float
     until_at: float
-    """When the wait is over."""
+    """End of the wait."""
     limit_at: float
-    """When waiting is given up."""
+    """Time when waiting is given up."""
     retry: Entry | None = None
     """The candidate that is tried again at `until_at`; None: the best one by then."""
     retry_of: AttemptId | None = None
@@ -524,7 +524,7 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is asked of the chain, the requested candidate first, and the marks that were made. What
     was tried is read from the attempts: `so_far.turn_of`."""
     chain: tuple[Entry, ...] | None = None
-    """What its request named instead of a backend: `own_chain`."""
+    """The chain that its request named instead of a backend: `own_chain`."""
     active: BackendId
     served_by: BackendId | None = None
     attempts: tuple[Attempt, ...] = ()
@@ -576,7 +576,7 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tmux_window: str | None = None
     """`session:window` that follows the log."""
     client: str | None = None
-    """Whose work counts together where places are shared out."""
+    """The client with which its work counts where places are shared out."""
     boot: str = ""
     """The boot of the machine under which it was last taken on."""
     env_names: tuple[str, ...] = ()
@@ -584,7 +584,7 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
     question_timeout_s: float | None = None
     questions: tuple[Question, ...] = ()
-    """Those that were asked, in order. At most the last one is open."""
+    """Questions that were asked, in order. At most the last one is open."""
     forced: BackendId | None = None
     """A person chose it: the next attempt is made there, and no rule of the role holds for it."""
     rests_until_at: float | None = None
@@ -673,7 +673,7 @@ class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):
     needed: int = 0
     """How many of them it takes to look for a better one; 0: as many as the role says."""
     rose_at: float | None = None
-    """When it last moved up, while it is not certain that this lasts."""
+    """Time when it last moved up, while it is not certain that this lasts."""
 
 
 def session_of(delegation: Delegation, *, now: float) -> Session:
@@ -715,9 +715,9 @@ class Meter(Struct, frozen=True, kw_only=True):
     successes: int = 0
     failures: int = 0
     answered_at: float | None = None
-    """When its provider last answered."""
+    """Time when its provider last answered."""
     credential_uses: tuple[tuple[str, int], ...] = ()
-    """How many calls each credential was chosen for, by label."""
+    """Number of calls that each credential was chosen for, by label."""
     last_credential: str | None = None
     demand: tuple[tuple[int, int, int], ...] = ()
     """(minute since the epoch, first attempts, further attempts), oldest first, few minutes."""

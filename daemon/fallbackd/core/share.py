@@ -40,7 +40,7 @@ from fallbackd.core.scopes import scopes_of
 
 FOREVER = float("inf")
 LEASE_PREFIX = "peer-"
-"""Of the attempt in whose name a scope is on trial at another machine."""
+"""Prefix of the attempt in whose name a scope is on trial at another machine."""
 MAX_DETAIL = 200
 MAX_AHEAD_S = 8 * 86_400.0
 """Nothing that another machine says keeps a scope out of use for longer."""
@@ -95,7 +95,7 @@ class SharedRecord(Struct, frozen=True, kw_only=True):
     lease: SharedLease | None = None
     """Of the arbiter alone, and no part of what is joined."""
     gen: int = 0
-    """How often the arbiter's record was changed; the same holds of it."""
+    """Number of changes of the arbiter's record; the same holds of it."""
 
 
 def join(left: SharedRecord, right: SharedRecord) -> SharedRecord:
@@ -289,7 +289,7 @@ TURN_S = 60.0
 
 class ProbeTurn(Struct, frozen=True, kw_only=True):
     instance: str
-    """Whose turn it is."""
+    """The machine whose turn it is."""
     ends_in_s: float
 
 

@@ -30,7 +30,7 @@ MAX_OUTSIDE = 20
 THINKING, WRITING, WAITING = "thinking", "writing", "waiting"
 """Phases. Besides them one is the name of the tool that runs."""
 EffectsWord = Literal["none", "possible", "seen", "external"]
-"""What an attempt has done beside talking: perhaps changed files (`possible`), certainly (`seen`),
+"""Effects of an attempt beside talking: perhaps changed files (`possible`), certainly (`seen`),
 or done something that no directory shows: sent, published or committed it (`external`)."""
 _RANK: dict[EffectsWord, int] = {"none": 0, "possible": 1, "seen": 2, "external": 3}
 
@@ -43,7 +43,7 @@ class RunningTool(Struct, frozen=True, kw_only=True):
     call: str
     since_at: float
     outside: str = ""
-    """What it does outside; empty: nothing that is known."""
+    """Its action outside; empty: nothing that is known."""
     all_or_nothing: bool = False
     """If it fails, it has done nothing outside."""
 
@@ -57,11 +57,11 @@ class Watch(Struct, frozen=True, kw_only=True):
     """The tool calls that are under way."""
     step: str | None = None
     repeats: int = 0
-    """How often `step` came in a row."""
+    """Number of times that `step` came in a row."""
     tool_effects: EffectsWord = "none"
-    """Of its tools, inside of the directory."""
+    """Effects of its tools, inside of the directory."""
     acted: tuple[str, ...] = ()
-    """What its tools that have ended did outside."""
+    """Actions outside, by those of its tools that have ended."""
     phase: str | None = None
     usage: Usage = Usage()
 

@@ -8,14 +8,14 @@ from msgspec import Struct
 from fallbackd.classify.rules import Rule
 
 INSIDE = "/fallbackd/"
-"""How the paths begin that are a plugin's own."""
+"""Prefix of the paths that are a plugin's own."""
 
 
 class Called(Struct, frozen=True, kw_only=True):
     """The answer to a call."""
 
     status: int
-    """Of HTTP; 0: no answer came."""
+    """Status of HTTP; 0: no answer came."""
     body: Any = None
     """Its JSON, of any shape; None where it had none, or none that can be read."""
     problem: str = ""

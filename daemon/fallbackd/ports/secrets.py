@@ -27,7 +27,7 @@ class SecretSeen(Struct, frozen=True, kw_only=True):
     """The result of a look at a credential's source."""
 
     problem: str | None = None
-    """Why it cannot be used; None: it is there."""
+    """The reason why it cannot be used; None: it is there."""
     is_old: bool = False
     digest: bytes | None = None
     """
@@ -35,7 +35,7 @@ class SecretSeen(Struct, frozen=True, kw_only=True):
     different keys, and say nothing about each other. None: there is none to compare.
     """
     changed_at: float | None = None
-    """When its source was last changed, where the source says so."""
+    """Time when its source was last changed, where the source says so."""
 
 
 class Secrets(Protocol):

@@ -23,7 +23,7 @@ class ShareReading(Struct, frozen=True, kw_only=True):
     at: float
     records: tuple[SharedRecord, ...] = ()
     ignored: tuple[str, ...] = ()
-    """What could not be read: the key, and why."""
+    """Keys that could not be read, and why."""
 
 
 class Leased(Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class Failing(Struct, frozen=True, kw_only=True):
     mark: SharedMark
     age_s: float
     began_ago_s: float
-    """When the attempt began that failed."""
+    """Start of the attempt that failed."""
     window_s: float | None
     """From the mark on; None: without an end."""
 

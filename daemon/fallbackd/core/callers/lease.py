@@ -259,7 +259,7 @@ class Resolution(Struct, frozen=True, kw_only=True):
     lease_expires_at: float | None = None
     lease_owner: str | None = None
     turn: Turn | None = None
-    """What the caller says again when the call fails."""
+    """The turn that the caller repeats when the call fails."""
 
 
 class ReportAnswer(Struct, frozen=True, kw_only=True):
@@ -270,7 +270,7 @@ class ReportAnswer(Struct, frozen=True, kw_only=True):
     retry_at: float | None = None
     ignored: bool = False
     halt: Halt | None = None
-    """Why there is no next one."""
+    """The reason why there is no next one."""
     turn: Turn | None = None
     """With the next one: what the caller says again when that fails too."""
 

@@ -44,9 +44,9 @@ from fallbackd.core.routing.suggest import duration
 AWAY_S = 60.0
 """A rescue whose step is older has lost its server or its owner, and is not continued."""
 LONGEST_S = 600.0
-"""Of a whole rescue: what was asked so long ago may not be wanted any more."""
+"""Limit of a whole rescue: what was asked so long ago may not be wanted any more."""
 _STEPS: frozenset[RescueProgress] = frozenset({"resumed", "abort", "revert", "prompt"})
-"""What is not done any more once the rescue is too old."""
+"""Steps not taken any more once the rescue is too old."""
 
 
 def turn_failed(case: Case, event: TurnFailed) -> Ruled:

@@ -31,7 +31,7 @@ ANY = "*"
 NAMES = ("model-fallback.json", "rate-limit-fallback.json")
 """The older form comes second."""
 FILES = tuple(f".opencode/{name}" for name in (*NAMES, "agent", "agents"))
-"""Where a project says to which models its sessions fail over."""
+"""Files in which a project says to which models its sessions fail over."""
 
 
 def project_of(snapshot: Snapshot, event: Event) -> str:

@@ -51,7 +51,7 @@ class Redirect(Struct, frozen=True, kw_only=True):
     model: str | None = None
     reason: str | None = None
     retry_at: float | None = None
-    """When the first model is available again, if none is now."""
+    """Time when the first model is available again, if none is now."""
     verdicts: tuple[Verdict, ...] = ()
 
 

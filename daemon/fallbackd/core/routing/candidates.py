@@ -252,9 +252,9 @@ class Configured(Struct, frozen=True, kw_only=True):
     """Which of them count depends on what is known of them."""
     context_tokens: int | None
     never: tuple[VerdictWord, str] | None
-    """What rules it out whatever is asked."""
+    """The rule that excludes it whatever is asked."""
     healthy: Candidate
-    """As it is seen while nothing is known against it."""
+    """The candidate while nothing is known against it."""
 
 
 @once

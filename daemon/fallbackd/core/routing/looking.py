@@ -130,9 +130,9 @@ class Request(Struct, frozen=True, kw_only=True):
     preferred: BackendId | None = None
     """Session affinity, or the way back up: before the others of its state."""
     preferred_model: str | None = None
-    """Which of its models, where the chain has several."""
+    """The one of its models, where the chain has several."""
     preferred_credential: str | None = None
-    """Which of its credentials, while it is free."""
+    """The one of its credentials, while it is free."""
     limits: Limits = FREE
     local_only: bool = False
     """This machine has no network: only candidates on this machine."""
@@ -155,9 +155,9 @@ class _Facts(Struct, frozen=True, kw_only=True):
     state: View
     """The worst of its scopes."""
     record: Health | None
-    """Of that scope."""
+    """The record of that scope."""
     budget_until_at: float | None
-    """Until when our own cap is reached."""
+    """End of the time for which our own cap is reached."""
 
     @property
     def outage(self) -> Outage | None:
@@ -194,7 +194,7 @@ class _Facts(Struct, frozen=True, kw_only=True):
 
 
 No = tuple[VerdictWord, str | None]
-"""Why a candidate is not used: a verdict with a sentence."""
+"""The reason why a candidate is not used: a verdict with a sentence."""
 
 _TRIED: No = ("tried", "tried already by this delegation")
 

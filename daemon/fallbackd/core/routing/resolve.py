@@ -44,7 +44,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
     choice: Choice | None
     verdicts: tuple[Verdict, ...]
     retry_at: float | None = None
-    """When the first candidate is available again, where a time is known."""
+    """Time when the first candidate is available again, where it is known."""
     stated_at: float | None = None
     """The earliest time that a provider stated, of candidates that were not tried."""
     in_trial: bool = False

@@ -101,7 +101,7 @@ def with_rules(text: str, usable: Mapping[str, str]) -> str:
 
 
 REST_S = 300.0
-"""How long to wait where no time is known."""
+"""Time to wait where no time is known."""
 MIN_REST_S = 10.0
 
 

@@ -39,7 +39,7 @@ class Out(Struct, frozen=True, kw_only=True):
     is_first: bool = False
     in_trial: bool = False
     trial_at: float | None = None
-    """When one trial is made there."""
+    """Time when one trial is made there."""
 
 
 def guard(

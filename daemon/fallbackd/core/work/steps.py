@@ -36,7 +36,7 @@ class Start(Struct, frozen=True, kw_only=True):
     verdicts: Verdicts | None = None
     """In each step: those of the resolution behind it; None: as they are on record."""
     event: str | None = None
-    """Why it starts, where that is another event than the one of the decision."""
+    """The event for which it starts, where that is not the one of the decision."""
     retry_of: AttemptId | None = None
     """The same candidate once more, from the beginning."""
     resumes: AttemptId | None = None
@@ -108,7 +108,7 @@ class Hold(Struct, frozen=True, kw_only=True):
     """Change nothing now."""
 
     until_at: float | None = None
-    """When to look again, if nothing happens before."""
+    """Time to look again, if nothing happens before."""
     is_nested: bool = False
     """What was delegated from inside is not over: each of its ends brings a `Woke`."""
 
