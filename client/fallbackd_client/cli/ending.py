@@ -31,7 +31,7 @@ from fallbackd_client.cli.views import (
 )
 from fallbackd_client.client import Connection
 from fallbackd_client.errors import ClientError, NoDaemon
-from fallbackd_client.wire.states import END_STATES
+from fallbackd_client.wire.codes import END_STATES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

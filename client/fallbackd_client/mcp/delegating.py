@@ -12,8 +12,7 @@ from fallbackd_client.cli.views import advice, failure_line, hop_sentence
 from fallbackd_client.errors import NoDaemon, RpcError
 from fallbackd_client.mcp.call import Abandoned, NeedsInput, ToolFailed
 from fallbackd_client.mcp.tools import DEFAULT_LEVEL, DEFAULT_WAIT_S
-from fallbackd_client.wire.codes import BUSY
-from fallbackd_client.wire.states import END_STATES
+from fallbackd_client.wire.codes import BUSY, END_STATES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

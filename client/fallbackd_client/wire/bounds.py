@@ -1,8 +1,33 @@
 """Types of single fields, with the bounds that hold for them on the wire."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from msgspec import Meta
+from msgspec import Meta, ValidationError
+
+# Names that older callers use for a field.
+
+
+T = TypeVar("T")
+
+
+def one_of(**values: T | None) -> T | None:
+    """
+    The one value that was given under any of its names.
+
+    Raises:
+        ValidationError: Two names were given different values.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    if not given:
+        return None
+    first, *others = given
+    for other in others:
+        if given[other] != given[first]:
+            raise ValidationError(
+                f"`{first}` and `{other}` mean the same and differ: give one - at `$.{other}`"
+            )
+    return given[first]
+
 
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+$(?![\s\S])"
 # `$` alone would let a trailing line end pass in Python; the look-ahead is plain ECMA too.

@@ -1,5 +1,5 @@
 """
-Error codes of the contract: number and stable word.
+Words of the contract for readers without msgspec: codes of errors, states of delegations.
 
 The word goes into `data.kind` of an error, so that a caller need not parse sentences.
 """
@@ -40,3 +40,24 @@ KINDS: dict[int, str] = {
 def kind_of(code: int) -> str:
     """The stable word of a code; `error` for one of a later version."""
     return KINDS.get(code, "error")
+
+
+# States of a delegation, for readers without msgspec. The types are in `bounds`.
+
+
+STATES = frozenset(
+    {
+        "queued",
+        "running",
+        "waiting",
+        "succeeded",
+        "failed",
+        "refused",
+        "cancelled",
+        "awaiting_answer",
+        "handed_back",
+    }
+)
+"""All of them."""
+END_STATES = frozenset({"succeeded", "failed", "refused", "cancelled", "handed_back"})
+"""A delegation in one of these has had its one answer."""

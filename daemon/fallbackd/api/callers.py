@@ -28,7 +28,6 @@ from fallbackd.engine.admission import require_readable
 from fallbackd.engine.requests import Invalid
 from fallbackd.transports.machine import project_tokens
 from fallbackd_client.wire.bounds import MAX_TURN
-from fallbackd_client.wire.health_shapes import HealthEntry
 from fallbackd_client.wire.methods.callers import (
     REPORT,
     RESOLVE,
@@ -50,7 +49,7 @@ from fallbackd_client.wire.methods.interactive import (
     InteractivePlanParams,
     InteractivePlanResult,
 )
-from fallbackd_client.wire.shapes import CandidateVerdict, TokenUsage
+from fallbackd_client.wire.shapes import CandidateVerdict, HealthEntry, TokenUsage
 
 if TYPE_CHECKING:
     from fallbackd.core.ids import BackendId

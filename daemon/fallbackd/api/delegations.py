@@ -57,8 +57,7 @@ from fallbackd_client.wire.methods.sessions import (
     SessionListParams,
     SessionListResult,
 )
-from fallbackd_client.wire.remembered import SessionView
-from fallbackd_client.wire.shapes import Delegation, Question
+from fallbackd_client.wire.shapes import Delegation, Question, SessionView
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine

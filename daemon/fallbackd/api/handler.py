@@ -15,10 +15,9 @@ from msgspec import Struct, structs
 
 from fallbackd.api.host import Caller
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.health_shapes import HealthEntry
 from fallbackd_client.wire.methods.callers import ReportResult, ResolveResult
 from fallbackd_client.wire.methods.daemon import DaemonStatus, StatusResult
-from fallbackd_client.wire.shapes import CandidateVerdict, Failure
+from fallbackd_client.wire.shapes import CandidateVerdict, Failure, HealthEntry
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine

@@ -14,8 +14,8 @@ from fallbackd.core.records import Snapshot
 from fallbackd.core.scopes import find_backend, is_scope_of
 from fallbackd.engine import feedback
 from fallbackd.engine.requests import Draining, Unknown
-from fallbackd_client.wire.health_shapes import HealthEntry
 from fallbackd_client.wire.methods.health import HEALTH, HealthParams, HealthResult
+from fallbackd_client.wire.shapes import HealthEntry
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine

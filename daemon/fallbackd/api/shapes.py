@@ -20,11 +20,16 @@ from fallbackd.core.records import Rescue, Verdict
 from fallbackd.engine.runs import KeptAnswer
 from fallbackd.lib.alike import alike
 from fallbackd_client.wire import shapes as wire
-from fallbackd_client.wire.health_shapes import UsageRow
 from fallbackd_client.wire.methods.callers import Lease
 from fallbackd_client.wire.methods.delegations import ChainEntry
-from fallbackd_client.wire.remembered import SessionConversation, SessionTurn, SessionView
-from fallbackd_client.wire.shapes import CandidateVerdict, Fix
+from fallbackd_client.wire.shapes import (
+    CandidateVerdict,
+    Fix,
+    SessionConversation,
+    SessionTurn,
+    SessionView,
+    UsageRow,
+)
 
 _WITH = " with: "
 _DISABLED = Fix(kind="configuration", text="enable it in the configuration")

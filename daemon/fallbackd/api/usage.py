@@ -15,8 +15,8 @@ from fallbackd.core.records import Meter
 from fallbackd.core.scopes import backend_scope, find_backend
 from fallbackd.engine.requests import Unknown
 from fallbackd.ports.store import Selection
-from fallbackd_client.wire.health_shapes import UsageRow
 from fallbackd_client.wire.methods.usage import USAGE, UsageParams, UsageResult
+from fallbackd_client.wire.shapes import UsageRow
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine

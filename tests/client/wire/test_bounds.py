@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from fallbackd_client.wire.bounds import DelegationState, DirectoryPath, SessionName, SettleS
-from fallbackd_client.wire.states import END_STATES
+from fallbackd_client.wire.codes import END_STATES
 
 
 @pytest.mark.parametrize("text", ["a", "x" * 200, "my session", "é 日本 🙂", "../../etc/passwd"])

@@ -16,8 +16,8 @@ from fallbackd.fronts.rpc.dispatch import _CODES
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.bounds import ReasonWord
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.error_data import ABOUT
 from fallbackd_client.wire.methods import METHODS
+from fallbackd_client.wire.methods.rpc import ABOUT
 
 DOCUMENT = document("0")
 

@@ -20,7 +20,7 @@ from fallbackd_client.cli.output import (
     wrapped,
 )
 from fallbackd_client.cli.parsing import duration_s
-from fallbackd_client.wire.states import END_STATES, STATES
+from fallbackd_client.wire.codes import END_STATES, STATES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

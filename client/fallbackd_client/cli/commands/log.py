@@ -9,7 +9,7 @@ import time
 from fallbackd_client.cli import exits, ids
 from fallbackd_client.cli.output import emit_json, note, safe
 from fallbackd_client.cli.parsing import PROG
-from fallbackd_client.wire.states import END_STATES
+from fallbackd_client.wire.codes import END_STATES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

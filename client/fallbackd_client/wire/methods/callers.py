@@ -5,7 +5,6 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from fallbackd_client.wire.aliases import one_of
 from fallbackd_client.wire.bounds import (
     ChainName,
     DirectoryPath,
@@ -18,11 +17,18 @@ from fallbackd_client.wire.bounds import (
     Trigger,
     TurnWord,
     UnitWord,
+    one_of,
 )
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.health_shapes import HealthEntry, Limit
 from fallbackd_client.wire.methods.delegations import ChainEntry
-from fallbackd_client.wire.shapes import CandidateVerdict, Evidence, Failure, TokenUsage
+from fallbackd_client.wire.shapes import (
+    CandidateVerdict,
+    Evidence,
+    Failure,
+    HealthEntry,
+    Limit,
+    TokenUsage,
+)
 
 
 class ResolveParams(Struct, frozen=True, kw_only=True, omit_defaults=True):

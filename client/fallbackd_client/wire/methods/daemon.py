@@ -4,10 +4,15 @@ from msgspec import Struct, field
 
 from fallbackd_client.wire.bounds import CheckWord, DaemonStateWord, Permissions, SessionName
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.health_shapes import HealthEntry, UsageRow
 from fallbackd_client.wire.methods.share import Sharing
-from fallbackd_client.wire.remembered import SessionView
-from fallbackd_client.wire.shapes import ConfigProblem, DelegationLine, Question
+from fallbackd_client.wire.shapes import (
+    ConfigProblem,
+    DelegationLine,
+    HealthEntry,
+    Question,
+    SessionView,
+    UsageRow,
+)
 
 
 class DaemonPingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):

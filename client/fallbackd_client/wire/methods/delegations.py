@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fallbackd_client.wire.aliases import one_of
 from fallbackd_client.wire.bounds import (
     ChainName,
     CountLimit,
@@ -25,6 +24,7 @@ from fallbackd_client.wire.bounds import (
     SettleS,
     WaitFor,
     WaitS,
+    one_of,
 )
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.shapes import Delegation, DelegationLine

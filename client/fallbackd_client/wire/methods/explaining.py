@@ -4,10 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from fallbackd_client.wire.bounds import (
-    Name,
-    Offset,
-)
+from fallbackd_client.wire.bounds import Name, Offset
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.shapes import CandidateVerdict, Question, TokenUsage
 

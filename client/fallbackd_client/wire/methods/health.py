@@ -5,10 +5,9 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from fallbackd_client.wire.aliases import one_of
-from fallbackd_client.wire.bounds import DurationS, Name, Note
+from fallbackd_client.wire.bounds import DurationS, Name, Note, one_of
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.health_shapes import HealthEntry
+from fallbackd_client.wire.shapes import HealthEntry
 
 Action = Literal["list", "get", "mark", "clear", "pause", "resume"]
 

@@ -6,8 +6,7 @@ from msgspec import Meta, Struct, field
 
 from fallbackd_client.wire.bounds import DirectoryPath, DurationS, Instant, Name, SessionName
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.health_shapes import HealthEntry
-from fallbackd_client.wire.shapes import Failure
+from fallbackd_client.wire.shapes import Failure, HealthEntry
 
 MAX_TEXT = 65_536
 

@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from fallbackd_client.wire.bounds import CountLimit, SessionName
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.remembered import SessionView
+from fallbackd_client.wire.shapes import SessionView
 
 
 class SessionGetParams(Struct, frozen=True, kw_only=True, omit_defaults=True):

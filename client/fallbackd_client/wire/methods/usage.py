@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from fallbackd_client.wire.bounds import Instant, Name, SessionName
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.health_shapes import UsageRow
+from fallbackd_client.wire.shapes import UsageRow
 
 
 class UsageParams(Struct, frozen=True, kw_only=True, omit_defaults=True):

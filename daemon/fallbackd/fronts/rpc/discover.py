@@ -18,10 +18,14 @@ from fallbackd.api.host import Caller
 from fallbackd.lib.schemas import described_components
 from fallbackd_client.wire import codes
 from fallbackd_client.wire.envelope import Method
-from fallbackd_client.wire.error_data import ABOUT
 from fallbackd_client.wire.methods import METHODS
 from fallbackd_client.wire.methods.events import Event
-from fallbackd_client.wire.methods.rpc import RPC_DISCOVER, RpcDiscoverParams, RpcDiscoverResult
+from fallbackd_client.wire.methods.rpc import (
+    ABOUT,
+    RPC_DISCOVER,
+    RpcDiscoverParams,
+    RpcDiscoverResult,
+)
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine
