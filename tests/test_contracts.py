@@ -19,7 +19,7 @@ TYPES: dict[str, type[Contract]] = {
     "independence": IndependenceContract,
 }
 PLANTED = {
-    "the layers of the daemon": ("fallbackd.lib.clock", "fallbackd.ports.clock"),
+    "the layers of the daemon": ("fallbackd.lib.clock", "fallbackd.ports.transport"),
     "the rooms of core": ("fallbackd.core.health", "fallbackd.core.records"),
     "a plan performs nothing": ("fallbackd.core.work.steps", "fallbackd.core.work.apply"),
     "who is used is known without a case": (

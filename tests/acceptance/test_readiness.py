@@ -18,7 +18,7 @@ from fallbackd.api.host import Trouble
 from fallbackd.app.lifecycle import troubles
 from fallbackd.app.private import Guard
 from fallbackd.core.protocol import HttpRequest, NoAnswer
-from fallbackd.ports.probe import Fetched
+from fallbackd.ports.transport import Fetched
 from fallbackd_client.errors import RpcError
 
 

@@ -10,7 +10,7 @@ from tests.support.redis_server import RedisServer, redis_server
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.reasons import Reason
 from fallbackd.core.share import PersonWord, SharedLease, SharedMark, SharedRecord, in_force, join
-from fallbackd.ports.share import Card, Failing, Leased, ShareReading
+from fallbackd.ports.store import Card, Failing, Leased, ShareReading
 from fallbackd.stores.share_redis.store import RedisShare, ShareAddress
 
 SCOPE = ScopeId("quota:plan")

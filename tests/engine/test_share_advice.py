@@ -3,7 +3,7 @@
 import pytest
 
 from fallbackd.engine.sharing import FRESH_S, advice
-from fallbackd.ports.share import Card
+from fallbackd.ports.store import Card
 
 HOST = "api.example.com"
 

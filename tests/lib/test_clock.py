@@ -5,7 +5,7 @@ import time
 import pytest
 
 from fallbackd.lib.clock import SystemClock
-from fallbackd.ports.clock import Clock
+from fallbackd.ports.transport import Clock
 
 
 class Machine:

@@ -24,7 +24,7 @@ import anyio.to_thread
 
 from fallbackd.core.policy import Policy
 from fallbackd.engine.api import Engine
-from fallbackd.ports.clock import Clock
+from fallbackd.ports.transport import Clock
 from fallbackd_client.aio import AsyncClient
 
 HANG_S = 60.0

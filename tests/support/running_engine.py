@@ -24,9 +24,8 @@ from fallbackd.engine.environment import Settings, Transports, World
 from fallbackd.engine.live import Progress
 from fallbackd.engine.requests import NewWork
 from fallbackd.lib.processes import read_variables
-from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
-from fallbackd.ports.transport import Transport
+from fallbackd.ports.transport import Clock, Transport
 from fallbackd.stores import open_store
 from fallbackd.transports.machine import Machine, fingerprint
 from fallbackd.transports.process.leftovers import end_leftover

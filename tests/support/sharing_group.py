@@ -19,7 +19,7 @@ from fallbackd.engine import callers
 from fallbackd.engine.api import Engine
 from fallbackd.engine.peers import Grouping, Shared
 from fallbackd.engine.sharing import Sharing
-from fallbackd.ports.share import Share
+from fallbackd.ports.store import Share
 from fallbackd.stores.share_redis.store import RedisShare, ShareAddress
 
 HANG_S = 90.0

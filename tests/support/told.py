@@ -18,7 +18,7 @@ from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import CredentialRef, HttpRequest, HttpResponse
 from fallbackd.engine.api import Engine
 from fallbackd.fronts.gateway.front import GatewayFront
-from fallbackd.ports.passing import PassedOn, TakePiece
+from fallbackd.ports.transport import PassedOn, TakePiece
 from fallbackd.transports.http.transport import HttpTransport
 
 

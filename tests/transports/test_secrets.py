@@ -10,7 +10,7 @@ import pytest
 from tests.support.clock import ManualClock
 
 from fallbackd.core.protocol import CommandLine, CredentialRef, HttpRequest, NotStarted
-from fallbackd.ports.secrets import SecretProblem
+from fallbackd.ports.transport import SecretProblem
 from fallbackd.transports.http.transport import HttpTransport
 from fallbackd.transports.process.transport import ProcessTransport
 from fallbackd.transports.secrets import MAX_SECRET_BYTES, SecretSources, no_secret

@@ -27,7 +27,7 @@ from fallbackd.engine.environment import Settings
 from fallbackd.engine.requests import Invalid
 from fallbackd.lib import atomicfile
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.clock import Clock
+from fallbackd.ports.transport import Clock
 from fallbackd.transports.opencode.server import PASSWORD_VARIABLE
 from fallbackd.transports.process.runner.landlock import MIN_ABI, WHOLE_ABI, kernel_abi
 from fallbackd_client.settings.files import Form

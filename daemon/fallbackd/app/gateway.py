@@ -18,7 +18,7 @@ from fallbackd.engine.api import Engine
 from fallbackd.fronts.gateway.front import token_for
 from fallbackd.fronts.gateway.patience import Bounds, Rules
 from fallbackd.lib import atomicfile, privatefile
-from fallbackd.ports.passing import PassOn
+from fallbackd.ports.transport import PassOn
 
 if TYPE_CHECKING:
     from fallbackd.fronts.gateway.front import GatewayFront

@@ -18,8 +18,8 @@ from fallbackd.config.tables import INSTALL, ShareConfig, is_exposed, plain_word
 from fallbackd.core.ids import ScopeId
 from fallbackd.core.scopes import credential_scope, owner_of
 from fallbackd.engine.api import Engine
-from fallbackd.ports.secrets import SecretProblem
-from fallbackd.ports.share import Share
+from fallbackd.ports.store import Share
+from fallbackd.ports.transport import SecretProblem
 from fallbackd_client import __version__
 
 if TYPE_CHECKING:

@@ -85,8 +85,8 @@ from fallbackd.engine.timers import Attendance, Wakes, Waking
 from fallbackd.engine.workspaces import Planted, Workspaces, why_not_there
 from fallbackd.lib.directories import identities
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import ALL, Outlives, Selection, Store, StoreUnwritable
+from fallbackd.ports.transport import Clock
 
 WITH_DAEMON = "stopped with the daemon"
 MAX_WITHDRAWN = 1000

@@ -34,9 +34,8 @@ from fallbackd.core.scopes import credential_scope, find_backend
 from fallbackd.engine.environment import Settings, World
 from fallbackd.lib.directories import expand
 from fallbackd.lib.secretvalues import is_name_of_secret
-from fallbackd.ports.clock import Clock
-from fallbackd.ports.secrets import KEY_NAME_BYTES, SecretSeen
 from fallbackd.ports.store import Store
+from fallbackd.ports.transport import KEY_NAME_BYTES, Clock, SecretSeen
 
 SECRET_ERRORS = frozenset({"NO_SECRET", "OLD_SECRET"})
 ASK_AGAIN_S = 30.0

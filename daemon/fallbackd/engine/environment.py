@@ -14,9 +14,15 @@ from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.policy import Policy
 from fallbackd.core.protocol import Chunk, Confinement, CredentialRef, HttpRequest, NoAnswer
 from fallbackd.lib.secretvalues import SecretValues
-from fallbackd.ports.probe import Fetched, Probe
-from fallbackd.ports.secrets import Secrets, SecretSeen
-from fallbackd.ports.transport import Running, Transport, Unsent
+from fallbackd.ports.transport import (
+    Fetched,
+    Probe,
+    Running,
+    Secrets,
+    SecretSeen,
+    Transport,
+    Unsent,
+)
 from fallbackd_conversations.redact import redact
 
 if TYPE_CHECKING:

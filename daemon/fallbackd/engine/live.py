@@ -20,8 +20,7 @@ from fallbackd.engine.repairing import AttemptRepairs, KnownRepairs
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.workspaces import Planted
 from fallbackd.lib.secretvalues import SecretValues
-from fallbackd.ports.clock import Clock
-from fallbackd.ports.transport import Running
+from fallbackd.ports.transport import Clock, Running
 from fallbackd_conversations.redact import strip_controls
 
 RECENT_LOOK_S = 0.25

@@ -56,8 +56,8 @@ from fallbackd.engine.environment import Settings
 from fallbackd.engine.live import Audience
 from fallbackd.engine.peers import HealthOf, SharingPeers, Unasked
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Outlives, Store
+from fallbackd.ports.transport import Clock
 
 _OfAttempt = (
     AttemptStarted

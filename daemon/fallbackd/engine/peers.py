@@ -9,7 +9,7 @@ from fallbackd.core.decision import Decision
 from fallbackd.core.events import Event
 from fallbackd.core.health import Health
 from fallbackd.core.ids import ScopeId
-from fallbackd.ports.share import Card, ShareState
+from fallbackd.ports.store import Card, ShareState
 
 HealthOf = Mapping[ScopeId, Health]
 

@@ -34,8 +34,8 @@ from fallbackd.core.protocol import (
 from fallbackd.core.scopes import backend_scope
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.judging import judge
-from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
+from fallbackd.ports.transport import Clock
 
 FRESH_S = 30.0
 AT_ONCE = 4

@@ -19,8 +19,8 @@ from fallbackd.core.scopes import backend_scope, credential_scope, find_backend
 from fallbackd.engine.credentials import CredentialLooks, environ_of
 from fallbackd.engine.environment import Settings, World
 from fallbackd.lib.directories import expand, places
-from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
+from fallbackd.ports.transport import Clock
 
 VERSION = "version"
 """Detail of the outage of a program whose version is not supported."""

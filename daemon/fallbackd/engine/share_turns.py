@@ -12,7 +12,7 @@ from fallbackd.core.opencode.turns import Redirect, Ruled
 from fallbackd.core.share import LEASE_PREFIX, is_peer, turn_of
 from fallbackd.engine.api import Engine
 from fallbackd.engine.peers import HealthOf
-from fallbackd.ports.share import Card, ShareReading
+from fallbackd.ports.store import Card, ShareReading
 
 SURE_S = 0.5
 """Clocks that differ by more than what was believed were set."""

@@ -49,8 +49,7 @@ from fallbackd.engine.api import Engine
 from fallbackd.engine.peers import Grouping, HealthOf, Shared, Tested, Unasked
 from fallbackd.engine.requests import Draining, Unknown
 from fallbackd.engine.share_turns import ProbeTurns, ServerClock, is_running, unasked
-from fallbackd.ports.clock import Clock
-from fallbackd.ports.share import (
+from fallbackd.ports.store import (
     Card,
     Failing,
     Share,
@@ -59,6 +58,7 @@ from fallbackd.ports.share import (
     ShareRefused,
     ShareState,
 )
+from fallbackd.ports.transport import Clock
 from fallbackd_conversations.redact import redact
 
 FRESH_S = 60.0

@@ -22,8 +22,8 @@ from fallbackd.core.records import Delegation
 from fallbackd.core.work.plan import free_places, turns
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.live import LiveAttempt
-from fallbackd.ports.clock import Clock
 from fallbackd.ports.store import Store
+from fallbackd.ports.transport import Clock
 
 
 class Wakes:

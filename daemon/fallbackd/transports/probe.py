@@ -12,8 +12,7 @@ import msgspec
 
 from fallbackd.core.protocol import HttpRequest, NoAnswer
 from fallbackd.lib import foreign_json, privatefile
-from fallbackd.ports.probe import Fetched
-from fallbackd.ports.transport import Transport
+from fallbackd.ports.transport import Fetched, Transport
 from fallbackd.transports.process.environment import child_environment
 
 LIMIT_S = 8.0
@@ -46,7 +45,7 @@ def _of_package(program: str) -> str | None:
 
 
 class FreeProbe:
-    """See `ports.probe.Probe`. Of a program the answer is kept until its file changes."""
+    """See `ports.transport.Probe`. Of a program the answer is kept until its file changes."""
 
     def __init__(self, http: Transport, *, environ: Mapping[str, str]) -> None:
         self._http = http

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd.core.protocol import CredentialRef, NotStarted
-from fallbackd.ports.secrets import KEY_NAME_BYTES, SecretProblem, SecretSeen
+from fallbackd.ports.transport import KEY_NAME_BYTES, SecretProblem, SecretSeen
 from fallbackd.transports.process.environment import child_environment
 
 # --- what a source holds -------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class _Answer(Struct, frozen=True, kw_only=True):
 
 class SecretSources:
     """
-    See `ports.secrets.Secrets`.
+    See `ports.transport.Secrets`.
 
     Args:
         environ: Of the daemon: where variables and `CREDENTIALS_DIRECTORY` are looked up.

@@ -17,7 +17,7 @@ from tests.support.running_engine import agent, engine_in, settings
 from fallbackd.backends.passage import error_body
 from fallbackd.core.protocol import HttpRequest, HttpResponse
 from fallbackd.fronts.gateway.front import GatewayFront
-from fallbackd.ports.passing import PassedOn, TakePiece
+from fallbackd.ports.transport import PassedOn, TakePiece
 
 PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"said"}}]}\n\n'
 SAID = [{"role": "user", "content": "say it"}]

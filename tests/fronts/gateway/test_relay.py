@@ -32,7 +32,7 @@ from fallbackd.fronts.gateway.outgoing import TranslatedAnswer
 from fallbackd.fronts.gateway.patience import Patience
 from fallbackd.fronts.gateway.relay import Relay
 from fallbackd.fronts.gateway.translate.translation import Target, begin
-from fallbackd.ports.passing import PassedOn, TakePiece
+from fallbackd.ports.transport import PassedOn, TakePiece
 
 STREAMS: dict[ApiMode, bytes] = {
     mode: "".join(text for _, text in frames(Answer(model="m"))).encode()

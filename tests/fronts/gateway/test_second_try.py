@@ -24,7 +24,7 @@ from fallbackd.engine.environment import Settings
 from fallbackd.fronts.gateway import patience
 from fallbackd.fronts.gateway.front import GatewayFront
 from fallbackd.fronts.gateway.outgoing import Outgoing, OutwardCall
-from fallbackd.ports.passing import PassedOn, TakePiece
+from fallbackd.ports.transport import PassedOn, TakePiece
 
 MESSAGE = {"role": "assistant", "content": "said"}
 ANSWER = {"choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]}

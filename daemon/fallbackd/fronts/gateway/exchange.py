@@ -77,7 +77,7 @@ from fallbackd.fronts.gateway.patience import (
 )
 from fallbackd.fronts.gateway.relay import Relay
 from fallbackd.fronts.gateway.routes import session_of
-from fallbackd.ports.passing import PassedOn, PassOn
+from fallbackd.ports.transport import PassedOn, PassOn
 
 # --- reports -------------------------------------------------------------------------------------
 # Reports the outcome of each call to the engine: health, leases and the next candidate.

@@ -31,7 +31,7 @@ from fallbackd.fronts.gateway.room import no_room
 from fallbackd.fronts.gateway.server import GatewayServer, RequestLine
 from fallbackd.lib.processes import peer
 from fallbackd.lib.sse import EventReader, ServerSentEvent
-from fallbackd.ports.passing import PassOn
+from fallbackd.ports.transport import PassOn
 
 # --- who may ask ---------------------------------------------------------------------------------
 # Who may ask. A port on loopback can be reached by every user of the machine, and through a browser

@@ -35,7 +35,7 @@ from fallbackd.fronts.gateway.patience import CallerDeadline
 from fallbackd.fronts.gateway.relay import SealedWatch, is_sealed, masked_from_error
 from fallbackd.fronts.gateway.room import no_room
 from fallbackd.lib import atomicfile, privatefile
-from fallbackd.ports.passing import PassedOn, PassOn
+from fallbackd.ports.transport import PassedOn, PassOn
 
 log = structlog.get_logger("gateway")
 

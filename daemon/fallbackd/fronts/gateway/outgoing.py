@@ -25,7 +25,7 @@ from fallbackd.fronts.gateway.relay import AFTER_END_S, FAREWELL_S
 from fallbackd.fronts.gateway.translate import translation
 from fallbackd.fronts.gateway.translate.tables import StreamTranslator
 from fallbackd.fronts.gateway.translate.translation import Target, Translation
-from fallbackd.ports.passing import PassedOn, TakePiece
+from fallbackd.ports.transport import PassedOn, TakePiece
 
 HOP = "x-fallbackd-hop"
 """Header that counts the daemons that a request has passed: one that comes back goes round."""

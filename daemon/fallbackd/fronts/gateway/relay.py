@@ -27,7 +27,7 @@ from fallbackd.fronts.gateway.answers import Aborted, NotAnswered, ToCaller, rep
 from fallbackd.fronts.gateway.patience import Patience
 from fallbackd.fronts.gateway.room import no_room
 from fallbackd.lib import sse
-from fallbackd.ports.passing import PassedOn
+from fallbackd.ports.transport import PassedOn
 
 # --- answers that cannot be read -----------------------------------------------------------------
 # Answers in a coding that is not looked into, though it was not asked for.

@@ -1,5 +1,5 @@
 """
-The mirror and the arbiter, on a Valkey or Redis server. See `ports.share.Share`.
+The mirror and the arbiter, on a Valkey or Redis server. See `ports.store.Share`.
 
 The scripts run on the server, one at a time: they fold, and decide nothing else. Windows come from
 the core of the machine that reports. Every script takes the hash of a scope, the hash of manual
@@ -41,7 +41,7 @@ from fallbackd.core.share import (
     SharedRecord,
     WordAction,
 )
-from fallbackd.ports.share import Card, Failing, Leased, ShareAway, ShareReading, ShareRefused
+from fallbackd.ports.store import Card, Failing, Leased, ShareAway, ShareReading, ShareRefused
 
 _PRELUDE = """
 local clock = redis.call('TIME')

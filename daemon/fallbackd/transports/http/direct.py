@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from fallbackd.core.protocol import HttpRequest, Tls
 from fallbackd.lib.unpacking import Unpacking, unpacking_of
-from fallbackd.ports.passing import TakePiece
+from fallbackd.ports.transport import TakePiece
 from fallbackd.transports.http.clients import KEPT, LOOPBACK, context_of, stamps
 
 # --- the answer ----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from fallbackd.core.protocol import (
 )
 from fallbackd.lib import privatefile
 from fallbackd.lib.secretvalues import SecretValues
-from fallbackd.ports.clock import Clock
+from fallbackd.ports.transport import Clock
 from fallbackd.transports.http.clients import CLOSE_LIMIT_S, Clients, Route, TlsFiles
 from fallbackd.transports.http.direct import CLOSED_BEFORE_S, Broken, DirectAnswer, DirectPool
 from fallbackd.transports.http.loopback_owner import ForeignListener, require_own_peer

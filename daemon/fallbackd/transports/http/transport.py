@@ -27,9 +27,7 @@ from fallbackd.core.protocol import (
     NotStarted,
 )
 from fallbackd.lib.secretvalues import SecretValues
-from fallbackd.ports.clock import Clock
-from fallbackd.ports.passing import TakePiece
-from fallbackd.ports.secrets import SecretProblem, Secrets
+from fallbackd.ports.transport import Clock, SecretProblem, Secrets, TakePiece
 from fallbackd.transports.http import running as http_record
 from fallbackd.transports.http.clients import CLOSE_LIMIT_S, Clients
 from fallbackd.transports.http.direct import Broken, DirectAnswer
@@ -53,7 +51,7 @@ from fallbackd.transports.secrets import no_secret
 
 
 class HttpPassing(HttpRunning):
-    """See `ports.passing.PassedOn`."""
+    """See `ports.transport.PassedOn`."""
 
     def __init__(
         self, call: HttpRequest, *, carried: Carried, problem: NotStarted | None, line: BodyLine

@@ -17,8 +17,7 @@ import msgspec
 from fallbackd.core.protocol import Chunk, Exit, NoAnswer, NotStarted, ProcessExit, ServedPrompt
 from fallbackd.lib import foreign_json
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.clock import Clock
-from fallbackd.ports.transport import Running
+from fallbackd.ports.transport import Clock, Running
 from fallbackd.transports.opencode.link import CallFailed
 from fallbackd.transports.opencode.prompt import RunningPrompt
 from fallbackd.transports.opencode.record import PromptRecord, identify, note_prompt, write_prompt

@@ -21,7 +21,7 @@ import anyio
 import msgspec
 
 from fallbackd.core.protocol import Chunk, Exit, NoAnswer, Permissions, ProcessExit
-from fallbackd.ports.clock import Clock
+from fallbackd.ports.transport import Clock
 from fallbackd.transports.opencode.link import CallFailed, Told, ToldEvent, ToldSnapshot
 from fallbackd.transports.opencode.record import PromptRecord, forget_prompt, write_prompt
 from fallbackd.transports.opencode.server import OpencodeServer

@@ -32,8 +32,7 @@ from anyio.abc import TaskGroup
 
 from fallbackd.core.protocol import Call, CommandLine, ServedPrompt
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.clock import Clock
-from fallbackd.ports.transport import Running, Unsent
+from fallbackd.ports.transport import Clock, Running, Unsent
 from fallbackd.transports.opencode.new import NewPrompt, TakenUpPrompt, session_of, was_posted
 from fallbackd.transports.opencode.record import (
     FoundServer,

@@ -28,7 +28,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 import fallbackd
 from fallbackd.core.protocol import Call, CommandLine, NotStarted
 from fallbackd.lib.failpoints import handed_on, hit
-from fallbackd.ports.secrets import SecretProblem, Secrets
+from fallbackd.ports.transport import SecretProblem, Secrets
 from fallbackd.transports.process.environment import (
     child_environment,
     confine_words,

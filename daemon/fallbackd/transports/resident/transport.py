@@ -30,9 +30,7 @@ from fallbackd.backends.residents import WAYS
 from fallbackd.core.protocol import Call, CommandLine, Exit, NotStarted, Residency
 from fallbackd.lib.directories import expand, places
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.clock import Clock
-from fallbackd.ports.secrets import SecretProblem, Secrets
-from fallbackd.ports.transport import Running, Unsent
+from fallbackd.ports.transport import Clock, Running, SecretProblem, Secrets, Unsent
 from fallbackd.transports.process.environment import child_environment, inheritable
 from fallbackd.transports.process.leftovers import fence
 from fallbackd.transports.process.running import RunningProcess
