@@ -164,7 +164,7 @@ class Link:
 
 
 WITHDRAW_S = 1.0
-"""How long a cancelled `delegate` waits to hear that its work is withdrawn."""
+"""Seconds that a cancelled `delegate` waits to hear that its work is withdrawn."""
 
 
 P = TypeVar("P", bound=Struct)

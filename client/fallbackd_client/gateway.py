@@ -425,7 +425,7 @@ TOOLS: Mapping[str, Tool] = {
 
 ANSWER_S = 5.0
 _ALIAS = "claude-fallbackd-"
-"""Before a name that Claude Code is to show, too."""
+"""Prefix of a name that Claude Code is to show, too."""
 PROTOCOLS: Mapping[str, str] = {
     "chat completions": "/v1/chat/completions",
     "responses": "/v1/responses",

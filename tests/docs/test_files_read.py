@@ -60,7 +60,16 @@ READ_BY = {
 }
 """By line of the table, the modules that read such files (`lines` reads from a stream)."""
 READS = {
-    *("open", "fdopen", "read_text", "read_bytes", "read_content", "read_file", "read_start"),
+    *(
+        "open",
+        "fdopen",
+        "read_text",
+        "read_bytes",
+        "read_content",
+        "read_file",
+        "load_record",
+        "read_start",
+    ),
     *("regular", "readlink", "listdir", "scandir"),
 }
 

@@ -172,7 +172,7 @@ _ANSWER_S = 3.0
 """A busy machine takes more than a second for the list of methods."""
 _SHOWN = 50
 _PLAIN = re.compile(r"[A-Za-z0-9][\w.:/@+-]*", re.ASCII)
-"""What no shell has to quote. Other names are left to be typed."""
+"""Words that no shell has to quote. Other names are left to be typed."""
 
 
 def words_of(kind: str, socket: str | None) -> list[tuple[str, str]]:

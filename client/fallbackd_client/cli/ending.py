@@ -52,7 +52,7 @@ _REDRAW_S = 1.0
 _LOOK_S = 2.0
 _STOP_S = 2.0
 _ID_CHARS = 12
-"""Of an id, those that say when: to the millisecond."""
+"""Digits of an id that say when, to the millisecond."""
 _SAID_CHARS = 1000
 
 

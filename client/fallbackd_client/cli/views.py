@@ -57,7 +57,7 @@ _WHY = {
     "approval_required": "needs an approval",
     "manual": "was taken out of rotation",
 }
-"""By reason; of any other one only the name is said."""
+"""Predicates by reason; of any other one only the name is said."""
 
 
 def hop_sentence(hop: dict[str, Json], delegation: dict[str, Json]) -> str:
@@ -125,7 +125,7 @@ _STATUS = {
     "configuration": exits.CONFIG,
     "failed": exits.FAILED,
 }
-"""By kind of what helps. Where nothing of that is named, waiting helps."""
+"""Exit codes by kind of what helps. Where nothing of that is named, waiting helps."""
 
 
 def exit_code(data: dict[str, Json]) -> int:

@@ -51,7 +51,7 @@ _LIMITS = {
     "claude": re.compile(r'"error"\s*:\s*"rate_limit"'),
     "codex": re.compile(r'"codex_error_info"\s*:\s*"(?:usage_limit_exceeded|rate_limit_exceeded)"'),
 }
-"""In the last lines of a session whose last turn has met a limit."""
+"""Words in the last lines of a session whose last turn has met a limit."""
 _TURN_ENDS = {
     "claude": re.compile(r'"type"\s*:\s*"(?:assistant|user)"'),
     "codex": re.compile(r'"type"\s*:\s*"(?:task_complete|task_started|turn_aborted)"'),
@@ -169,7 +169,7 @@ def is_here(one: FoundSession, cwd: str) -> bool:
 
 
 def _last_lines(path: Path) -> Iterator[str]:
-    """From the end. What stands within the words of a message has its quotes escaped there."""
+    """Last lines, the last first. Quotes within the words of a message are escaped there."""
     data = read_ends(path, tail_bytes=_END_BYTES)[-_END_BYTES:]
     return reversed(data.decode("utf-8", "replace").splitlines())
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fallbackd_client.mcp.call import Call
 
 MAX_TEXT_CHARS = 20_000
-"""Of an answer: clients cut long results, or warn about them."""
+"""Size of an answer: clients cut long results, or warn about them."""
 _COPIED = ("served_by", "fallback_from", "fallback_reason", "retry_at")
 
 

@@ -414,11 +414,9 @@ class Evidence(Struct, frozen=True, kw_only=True):
 # Health of scopes, credentials and backends, and what was used of their windows.
 
 
-class ScopeHealth(Struct, frozen=True, kw_only=True):
-    """The record of one scope that a backend touches."""
+class StateOfHealth(Struct, frozen=True, kw_only=True):
+    """The state of a scope, a credential or a backend, and why."""
 
-    scope: str
-    """Name of the scope, such as `backend:codex` or `quota:chatgpt-plan`."""
     state: HealthState
     """`healthy`, `rate_limited`, `cooldown` (recovering), `broken` or `paused`."""
     unproven: bool = False
@@ -445,6 +443,13 @@ class ScopeHealth(Struct, frozen=True, kw_only=True):
     """When it was read from disk, if nothing has confirmed it since."""
     stated_reset_at: float | None = None
     """The reset time that the provider stated."""
+
+
+class ScopeHealth(StateOfHealth, frozen=True, kw_only=True):
+    """The record of one scope that a backend touches."""
+
+    scope: str
+    """Name of the scope, such as `backend:codex` or `quota:chatgpt-plan`."""
     seen_by: str | None = None
     """MACHINE/BACKEND that found it, if another machine did."""
     trial: str | None = None
@@ -457,37 +462,13 @@ class ScopeHealth(Struct, frozen=True, kw_only=True):
     """When that lease expires."""
 
 
-class CredentialHealth(Struct, frozen=True, kw_only=True):
+class CredentialHealth(StateOfHealth, frozen=True, kw_only=True):
     """One of a backend's credentials, by its label."""
 
     label: str
     """Label of the credential."""
-    state: HealthState
-    """`healthy`, `rate_limited`, `cooldown` (recovering), `broken` or `paused`."""
-    unproven: bool = False
-    """The outage ended by time alone; the next call is a probe."""
-    reason: ReasonWord | None = None
-    """Why it is unavailable."""
-    detail: str | None = None
-    """A narrower word, or the words of the person who marked it."""
-    since_at: float | None = None
-    """When the state began."""
     until_at: float | None = None
     """When it is expected to end; null while unavailable: when its source changes."""
-    count: int = 0
-    """Consecutive failures."""
-    source: HealthSourceWord | None = None
-    """What set it: `policy`, `provider`, `person` or `import`."""
-    seconds_remaining: float | None = None
-    """Seconds until `until_at`."""
-    note: str | None = None
-    """Note of the person who marked or paused it."""
-    age_s: float | None = None
-    """Seconds since it began."""
-    loaded_at: float | None = None
-    """When it was read from disk, if nothing has confirmed it since."""
-    stated_reset_at: float | None = None
-    """The reset time that the provider stated."""
     uses: int = 0
     """How many calls used it."""
 
@@ -532,7 +513,7 @@ class Limit(Struct, frozen=True, kw_only=True):
     """When nothing is left at that pace; null: not before the window begins anew, or not known."""
 
 
-class HealthEntry(Struct, frozen=True, kw_only=True):
+class HealthEntry(StateOfHealth, frozen=True, kw_only=True):
     """
     A backend's health: the worst of the scopes that it touches.
 
@@ -540,36 +521,10 @@ class HealthEntry(Struct, frozen=True, kw_only=True):
     callers.
     """
 
-    state: HealthState
-    """`healthy`, `rate_limited`, `cooldown` (recovering), `broken` or `paused`."""
-    unproven: bool = False
-    """The outage ended by time alone; the next call is a probe."""
-    reason: ReasonWord | None = None
-    """Why it is unavailable."""
-    detail: str | None = None
-    """A narrower word, or the words of the person who marked it."""
-    since_at: float | None = None
-    """When the state began."""
-    until_at: float | None = None
-    """When it is expected to end; null: it needs a fix, or it is healthy."""
-    count: int = 0
-    """Consecutive failures."""
-    source: HealthSourceWord | None = None
-    """What set it: `policy`, `provider`, `person` or `import`."""
-    seconds_remaining: float | None = None
-    """Seconds until `until_at`."""
     marked_broken_at: float | None = None
     """The same as `since_at`, for older callers."""
     ttl_seconds: float | None = None
     """Length of the window in seconds, for older callers."""
-    note: str | None = None
-    """Note of the person who marked or paused it."""
-    age_s: float | None = None
-    """Seconds since it began."""
-    loaded_at: float | None = None
-    """When it was read from disk, if nothing has confirmed it since."""
-    stated_reset_at: float | None = None
-    """The reset time that the provider stated."""
     seen_by: str | None = None
     """MACHINE/BACKEND that found it, if another machine did."""
     scopes: tuple[ScopeHealth, ...] = ()

@@ -7,8 +7,18 @@ Source: rename(2) is atomic; fsync(2) says that the directory needs one of its o
 import os
 import re
 import secrets
+from pathlib import Path
+from typing import TypeVar
 
+import msgspec
+from msgspec import Struct
+
+from fallbackd.lib import privatefile
 from fallbackd.lib.failpoints import hit
+
+MAX_RECORD_BYTES = 16 * 1024 * 1024
+
+T = TypeVar("T", bound=Struct)
 
 
 def write(path: str, content: bytes | str, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -73,3 +83,28 @@ def sync_directory(directory: str) -> None:
         pass
     finally:
         os.close(handle)
+
+
+def load_record(path: Path, shape: type[T]) -> T | None:
+    """
+    Read a record of `write_record`. None: there is none, or it is damaged.
+
+    Raises:
+        OSError: It is unknown whether there is one.
+    """
+    try:
+        return msgspec.json.decode(
+            privatefile.read_file(path, max_bytes=MAX_RECORD_BYTES), type=shape
+        )
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def write_record(path: Path, record: Struct) -> None:
+    """
+    Put a record that need not outlive the machine: after a reboot nothing of it runs any more.
+
+    Raises:
+        OSError: What was there before is there still.
+    """
+    write(str(path), msgspec.json.encode(record), durable=False)

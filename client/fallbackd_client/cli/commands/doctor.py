@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fallbackd_client.client import Client
 
 _FOR_THE_SHELL = ("export ",)
-"""What only the shell itself can do."""
+"""Commands that only the shell itself can run."""
 
 
 def fix(machine: Machine, examine: Callable[[], list[Finding]], *, yes: bool) -> None:

@@ -13,15 +13,14 @@ No password is in any of them: it is read back from the environment of the serve
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import anyio
-import msgspec
 from msgspec import Struct
 
 from fallbackd.backends.toolchains import CACHES
 from fallbackd.core.protocol import Exit, Permissions
-from fallbackd.lib import atomicfile, privatefile
+from fallbackd.lib.atomicfile import load_record, write_record
 from fallbackd.lib.processes import read_environment
 from fallbackd.ports.transport import Running, Transport, Unsent
 from fallbackd.transports.process.leftovers import read_identity
@@ -31,11 +30,8 @@ PROMPT_FILE = "served.json"
 SERVER_FILE = "server.json"
 _PROMPTS = "prompts"
 
-MAX_RECORD_BYTES = 16 * 1024 * 1024
 
 PromptPhase = Literal["opened", "posting", "posted", "ended"]
-
-T = TypeVar("T", bound=Struct)
 
 
 class ServerIdentity(Struct, frozen=True, kw_only=True):
@@ -72,20 +68,20 @@ class ServerRecord(Struct, frozen=True, kw_only=True):
 
 def read_prompt(directory: str) -> PromptRecord | None:
     """Raises `OSError` where it is unknown whether there is one."""
-    return _read(Path(directory) / PROMPT_FILE, PromptRecord)
+    return load_record(Path(directory) / PROMPT_FILE, PromptRecord)
 
 
 def write_prompt(directory: str, record: PromptRecord) -> None:
     """Raises `OSError`: what was there before is there still."""
-    _write(Path(directory) / PROMPT_FILE, record)
+    write_record(Path(directory) / PROMPT_FILE, record)
 
 
 def read_server(directory: Path) -> ServerRecord | None:
-    return _read(directory / SERVER_FILE, ServerRecord)
+    return load_record(directory / SERVER_FILE, ServerRecord)
 
 
 def write_server(directory: Path, record: ServerRecord) -> None:
-    _write(directory / SERVER_FILE, record)
+    write_record(directory / SERVER_FILE, record)
 
 
 def note_prompt(server: Path, attempt: str) -> None:
@@ -108,20 +104,6 @@ def noted_prompts(server: Path) -> set[str]:
         return set(os.listdir(server / _PROMPTS))
     except OSError:
         return set()
-
-
-def _read(path: Path, shape: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(
-            privatefile.read_file(path, max_bytes=MAX_RECORD_BYTES), type=shape
-        )
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-
-
-def _write(path: Path, record: Struct) -> None:
-    # Not to outlive the machine: after a reboot nothing of it runs any more.
-    atomicfile.write(str(path), msgspec.json.encode(record), durable=False)
 
 
 # --- servers that an earlier daemon has left -----------------------------------------------------

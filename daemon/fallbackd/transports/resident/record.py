@@ -8,19 +8,15 @@ Records on disk, by which a later daemon finds a resident, and the turn on it, a
 """
 
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
 from fallbackd.core.protocol import Exit
-from fallbackd.lib import atomicfile, privatefile
+from fallbackd.lib.atomicfile import load_record, write_record
 
 TURN_FILE = "resident.json"
 RESIDENT_FILE = "turn.json"
-MAX_RECORD_BYTES = 16 * 1024 * 1024
-
-T = TypeVar("T", bound=Struct)
 
 
 class TurnRecord(Struct, frozen=True, kw_only=True):
@@ -47,31 +43,17 @@ class ResidentRecord(Struct, frozen=True, kw_only=True):
 
 def read_turn(directory: str) -> TurnRecord | None:
     """Raises `OSError` where it is unknown whether there is one."""
-    return _read(Path(directory) / TURN_FILE, TurnRecord)
+    return load_record(Path(directory) / TURN_FILE, TurnRecord)
 
 
 def write_turn(directory: str, record: TurnRecord) -> None:
     """Raises `OSError`: what was there before is there still."""
-    _write(Path(directory) / TURN_FILE, record)
+    write_record(Path(directory) / TURN_FILE, record)
 
 
 def read_resident(directory: Path) -> ResidentRecord | None:
-    return _read(directory / RESIDENT_FILE, ResidentRecord)
+    return load_record(directory / RESIDENT_FILE, ResidentRecord)
 
 
 def write_resident(directory: Path, record: ResidentRecord) -> None:
-    _write(directory / RESIDENT_FILE, record)
-
-
-def _read(path: Path, shape: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(
-            privatefile.read_file(path, max_bytes=MAX_RECORD_BYTES), type=shape
-        )
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-
-
-def _write(path: Path, record: Struct) -> None:
-    # Not to outlive the machine: after a reboot nothing of it runs any more.
-    atomicfile.write(str(path), msgspec.json.encode(record), durable=False)
+    write_record(directory / RESIDENT_FILE, record)
