@@ -358,11 +358,14 @@ def noted(path: Path, content: str) -> None:
 
 @contextmanager
 def open_claude(home: Path) -> Iterator[None]:
-    """In this directory, until it is left."""
-    (home / "bin" / "claude").write_text("#!/bin/sh\nread word\n")
+    """In this directory, until it is left. Its first line proves that the kernel shows its name."""
+    (home / "bin" / "claude").write_text("#!/bin/sh\necho open\nread word\n")
     (home / "bin" / "claude").chmod(0o755)
-    with subprocess.Popen([home / "bin" / "claude"], stdin=subprocess.PIPE) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([home / "bin" / "claude"], stdin=pipe, stdout=pipe) as process:
         try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"open\n"
             yield
         finally:
             process.kill()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -40,9 +41,10 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place() -> Iterator[Place]:
+    """A directory of a short name: the address of a socket has 107 bytes at most."""
     with ExitStack() as stack:
-        yield Place(tmp_path, stack)
+        yield Place(Path(stack.enter_context(TemporaryDirectory(prefix="fbd-"))), stack)
 
 
 @pytest.mark.parametrize(
