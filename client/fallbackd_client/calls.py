@@ -156,7 +156,7 @@ def encode_call(call_id: int, method: str, params: Mapping[str, Json]) -> bytes:
     except UnicodeEncodeError as error:
         around = ascii(text[max(0, error.start - 20) : error.end + 20])
         raise NotSendable(
-            f"the parameters of {method} hold half a character, which is no text: {around};"
+            f"the parameters of {method} hold half a character, which is not text: {around};"
             " take it out, or read its source as UTF-8"
         ) from error
     except (TypeError, ValueError) as error:

@@ -106,7 +106,7 @@ class Subscription:
 
     def begin(self, answer: Json) -> str | None:
         """
-        Take the answer to that call. Returns a warning, such as that the journal began anew.
+        Take the answer to that call. Returns a warning, such as that the journal was begun again.
 
         Raises:
             ProtocolError: It is no answer to it.
@@ -160,7 +160,7 @@ def why_not(error: OSError, path: str) -> NoDaemon:
         case errno.EAGAIN:
             return NoDaemon("busy", path)
         case errno.EPROTOTYPE | errno.ENOTSOCK:
-            return NoDaemon("bad_reply", path, detail="it is no stream socket")
+            return NoDaemon("bad_reply", path, detail="it is not a stream socket")
         case _:
             return NoDaemon("unusable", path, detail=error.strerror or str(error))
 

@@ -391,5 +391,5 @@ def test_the_length_of_a_context_is_taken() -> None:
     )
     sizes = {one["model"]: one.get("context_tokens") for one in found.tables["backends"].values()}
     assert sizes == {"m": 131072, "n": None, "v": None}
-    assert whys(found)["fallback_model.context_length"] == "is no number of tokens"
+    assert whys(found)["fallback_model.context_length"] == "is not a number of tokens"
     usable(found)

@@ -72,5 +72,6 @@ def test_what_is_held_and_is_not_there_is_named() -> None:
     text += '[chains]\nteam = ["codex"]\n[roles.judge]\nchain = ["codex"]\n'
     (warning,) = loaded(text).warnings
     assert str(warning) == (
-        'gateway.hold_whole: "taem" is no chain and no role; it has no effect. Did you mean "team"?'
+        'gateway.hold_whole: "taem" is neither a chain nor a role; it has no effect. '
+        'Did you mean "team"?'
     )

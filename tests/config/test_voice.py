@@ -98,8 +98,8 @@ def test_garbage_is_said_and_its_neighbours_live() -> None:
     assert found.marks[0].words == "marked by a voice agent"
     assert [str(problem) for problem in found.warnings] == [
         "voice.json.a: 3 is not a table.",
-        "voice.json.b: says no time at which it was marked.",
-        "voice.json.c: says no time at which it was marked.",
+        "voice.json.b: does not say when it was marked.",
+        "voice.json.c: does not say when it was marked.",
     ]
 
 

@@ -75,13 +75,13 @@ CASES: list[tuple[str, list[str]]] = [
     (
         "[policy.rate_limits]\nwindow_s = 20",
         [
-            "policy.rate_limits: is no reason of a failure; it has no effect. "
+            "policy.rate_limits: is not a failure reason; it has no effect. "
             'Did you mean "rate_limit"?'
         ],
     ),
     (
         "[policy.cancelled]\nwindow_s = 20",
-        ["policy.cancelled: never takes a backend out of use; it has no effect."],
+        ["policy.cancelled: never takes a backend out of rotation; it has no effect."],
     ),
     (
         '[backends.codex]\ncommand = "codex exec"',
@@ -126,7 +126,7 @@ CASES: list[tuple[str, list[str]]] = [
     ),
     (
         '[backends."a b"]\nkind = "codex"',
-        ['backends."a b": "a b" is no name for a backend; the table is left out.'],
+        ['backends."a b": "a b" is not a valid backend name; the table is left out.'],
     ),
     (
         "[backends.api]\nkind = 'openai-http'",
@@ -214,7 +214,7 @@ CASES: list[tuple[str, list[str]]] = [
     (
         '[backends.codex]\napi_mode = "chat"',
         [
-            "backends.codex.api_mode: has no effect: codex is no HTTP API.",
+            "backends.codex.api_mode: has no effect: codex is not an HTTP API.",
         ],
     ),
     (
@@ -242,7 +242,7 @@ CASES: list[tuple[str, list[str]]] = [
     (
         '[chains]\n"*" = ["geminy", 3, {model = "m"}, {backend = "codex", tier = "gold"}]',
         [
-            'chains."*"[0]: "geminy" is no backend; it is left out. Did you mean "gemini"?',
+            'chains."*"[0]: "geminy" is not a backend; it is left out. Did you mean "gemini"?',
             'chains."*"[1]: 3: must be the id of a backend or a table; it is left out.',
             'chains."*"[2]: names no backend; it is left out.',
             'chains."*"[3].tier: "gold": must be one of "api", "in_session", "model", '
@@ -256,8 +256,8 @@ CASES: list[tuple[str, list[str]]] = [
     (
         '[roles.build]\nfallback_on = ["rate_limit", "rate", "cancelled"]\nchain = "nope"',
         [
-            'roles.build.chain: "nope" is no name in [chains]; it is left out.',
-            'roles.build.fallback_on[1]: "rate" is no reason; it is left out.',
+            'roles.build.chain: "nope" is not a name in [chains]; it is left out.',
+            'roles.build.fallback_on[1]: "rate" is not a reason; it is left out.',
             'roles.build.fallback_on[2]: "cancelled" never leads to another backend; '
             "it is left out.",
         ],
@@ -276,15 +276,15 @@ CASES: list[tuple[str, list[str]]] = [
     (
         "[[signatures]]\nid = 'a'\npattern = '(x'\nreason = 'auth'",
         [
-            'signatures[0].pattern: "(x": is no regular expression that linear time can search '
-            "(missing ): (x); the signature is left out."
+            'signatures[0].pattern: "(x": is not a regular expression that can be searched in '
+            "linear time (missing ): (x); the signature is left out."
         ],
     ),
     (
         "[[signatures]]\npattern = 'a(?=b)'\nreason = 'auth'",
         [
-            'signatures[0].pattern: "a(?=b)": is no regular expression that linear time can search '
-            "(invalid perl operator: (?=); the signature is left out."
+            'signatures[0].pattern: "a(?=b)": is not a regular expression that can be searched in '
+            "linear time (invalid perl operator: (?=); the signature is left out."
         ],
     ),
     (

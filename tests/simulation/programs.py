@@ -104,7 +104,7 @@ class Program:
 
     def lose_power(self) -> None:
         """The machine is started anew: nobody knows how it ended."""
-        self._over(ProcessExit(note="the machine was started anew", rebooted=True))
+        self._over(ProcessExit(note="the machine was restarted", rebooted=True))
 
     def _print(self, stream: str, text: str) -> None:
         data = text.encode()

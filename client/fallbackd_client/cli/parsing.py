@@ -49,7 +49,8 @@ def limit_s(text: str) -> float:
     """
     if (found_s := duration_s(text)) > 0:
         return found_s
-    raise argparse.ArgumentTypeError(f"{text!r} is no time at all: write 90s, 5m, 1h30m or more")
+    more = "write 90s, 5m, 1h30m or more"
+    raise argparse.ArgumentTypeError(f"{text!r} must be greater than zero: {more}")
 
 
 def since_at(text: str) -> float:

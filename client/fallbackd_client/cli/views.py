@@ -33,7 +33,7 @@ _WHY = {
     "rate_limit": "is rate-limited",
     "usage_limit": "hit its usage limit",
     "billing": "needs credit or a payment method",
-    "auth": "rejected its login",
+    "auth": "is logged out",
     "overloaded": "is overloaded",
     "server_error": "reported a server error",
     "network": "cannot be reached",
@@ -56,8 +56,21 @@ _WHY = {
     "session": "did not take the conversation",
     "approval_required": "needs an approval",
     "manual": "was taken out of rotation",
+    # Verdicts of a candidate that was passed over.
+    "rate_limited": "is rate-limited",
+    "cooldown": "is recovering",
+    "broken": "is out of rotation",
+    "paused": "is paused",
+    "disabled": "is disabled",
+    "in_trial": "is being probed",
+    "budget": "has used up its budget",
+    "context": "has too small a context for the prompt",
+    "consent": "is billed by use and has no consent",
+    "must_differ": "belongs to an excluded model family",
+    "same_as_failed": "uses the account that failed",
+    "protocol": "speaks another API",
 }
-"""Predicates by reason; of any other one only the name is said."""
+"""Predicates by reason or verdict; of any other one only the name is said."""
 
 
 def hop_sentence(hop: dict[str, Json], delegation: dict[str, Json]) -> str:
@@ -69,6 +82,8 @@ def hop_sentence(hop: dict[str, Json], delegation: dict[str, Json]) -> str:
         delegation: Where its attempts state when a limit ends.
     """
     source, target = _name(hop, "from"), _name(hop, "to")
+    if hop.get("trigger") == "recovery":
+        return f"{target} is available again; continuing there instead of with {source}."
     reason = one_line(hop.get("reason") or "unknown")
     what = said(reason)
     details = [hop.get("evidence"), *(one.get("detail") for one in _failures(hop, delegation))]
@@ -77,23 +92,27 @@ def hop_sentence(hop: dict[str, Json], delegation: dict[str, Json]) -> str:
     at = _reset_at(hop, delegation)
     now = time.time()
     when = "" if at is None or at <= now else f" (resets {_minutes(clock(at, now))})"
-    return f"{source} {what}{when}; continuing with {target}."
+    then = f"continuing with {target}" if hop.get("to") else "no other backend is available"
+    return f"{source} {what}{when}; {then}."
 
 
 def said(reason: str) -> str:
-    """The reason of an outage behind the name of its backend: `rejected its login`."""
+    """The reason of an outage behind the name of its backend: `is logged out`."""
     return _WHY.get(reason, f"failed ({reason})")
 
 
 def cause(reason: object) -> str:
     """
-    `codex hit its usage limit`
+    `codex rate-limited`
 
     Args:
         reason: The `fallback_reason` of a delegation, a sentence that is too long for a column.
     """
     word, _, rest = one_line(reason).partition(": ")
-    return f"{rest.partition(' ')[0]} {_WHY[word]}" if word in _WHY else one_line(reason)
+    if word in _WHY:
+        return f"{rest.partition(' ')[0]} {_WHY[word].removeprefix('is ')}"
+    what, moved, _ = rest.partition("; continuing with")
+    return what if moved else one_line(reason)
 
 
 def _name(hop: dict[str, Json], end: str) -> str:
@@ -350,15 +369,6 @@ def failure_line(failure: dict[str, Json]) -> str:
     return line
 
 
-def hop_line(hop: dict[str, Json]) -> str:
-    """`codex → opencode: rate_limit …`."""
-    source, target = str(hop.get("from", "?")), str(hop.get("to") or "none")
-    if hop.get("from_model") or hop.get("to_model"):
-        source += f" [{hop.get('from_model') or 'default'}]"
-        target += f" [{hop.get('to_model') or 'default'}]"
-    return f"{source} → {target}: {one_line(hop.get('reason') or '')} ({hop.get('trigger', '?')})"
-
-
 def delegation_view(found: dict[str, Json], style: Style) -> str:
     """Everything about one delegation but its answer, then the answer."""
     at = now()
@@ -373,7 +383,7 @@ def delegation_view(found: dict[str, Json], style: Style) -> str:
         ("active", found.get("active")),
         ("served by", found.get("served_by")),
         ("tier", found.get("tier_served")),
-        ("fallback", found.get("fallback_reason")),
+        ("fallback", cause(found.get("fallback_reason") or "")),
         ("phase", found.get("phase")),
         ("waits for", found.get("blocked_by")),
         ("created", _instant(found.get("created_at"), at)),
@@ -391,7 +401,7 @@ def delegation_view(found: dict[str, Json], style: Style) -> str:
     if found.get("attempts"):
         lines += ["", attempts_table(found["attempts"], style)]
     if found.get("hops"):
-        lines += ["", *(hop_line(hop) for hop in found["hops"])]
+        lines += ["", *(hop_sentence(hop, found) for hop in found["hops"])]
     if found.get("candidates") and state != "succeeded":
         lines += ["", candidates_table(found["candidates"], style)]
     if isinstance(found.get("question"), dict):
@@ -489,7 +499,7 @@ def sessions_table(sessions: Sequence[Json], style: Style) -> str:
 def session_view(session: dict[str, Json], style: Style) -> str:
     lines = [sessions_table([session], style)]
     if session.get("hops"):
-        lines += ["", *(hop_line(hop) for hop in session["hops"])]
+        lines += ["", *(hop_sentence(hop, session) for hop in session["hops"])]
     for turn in session.get("turns") or []:
         lines += ["", *_turn_lines(turn)]
     if isinstance(own := session.get("conversation"), dict):

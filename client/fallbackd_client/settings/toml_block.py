@@ -299,7 +299,7 @@ def _without(text: str, label: str, block: str, table: Path) -> _Taken | None:
         return None
     if not _holds(whole[at + 1 :], label, table) and _at(parse(text), table) is not None:
         raise Unreadable(
-            f"[{'.'.join(table)}] does not stand behind the comment {_mark(label, 'begin')!r}; "
+            f"[{'.'.join(table)}] does not follow the comment {_mark(label, 'begin')!r}; "
             "edit it by hand"
         )
     own = list(pieces(block + "\n"))

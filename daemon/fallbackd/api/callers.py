@@ -72,7 +72,7 @@ def turn_of(word: str | None) -> Turn | None:
     except (ValueError, msgspec.MsgspecError) as error:
         raise ApiError(
             "invalid_params",
-            "`turn` is not one of this daemon. Send the `turn` of the answer that named the"
+            "`turn` was not issued by this daemon. Send the `turn` of the answer that named the"
             " candidate, or leave it out.",
             data={"path": "turn"},
         ) from error

@@ -120,8 +120,8 @@ def _entry(one: str | ChainEntry, at: int) -> Entry:
     if one.tier is not None and one.tier not in TIERS:
         raise ApiError(
             "invalid_params",
-            f"`chain[{at}].tier`: {one.tier!r} is no tier. Use one of {', '.join(sorted(TIERS))},"
-            " or leave it out.",
+            f"`chain[{at}].tier`: {one.tier!r} is not a tier. Use one of {', '.join(sorted(TIERS))}"
+            ", or leave it out.",
             data={"path": f"chain[{at}].tier"},
         )
     return Entry(

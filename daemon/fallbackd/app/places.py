@@ -131,7 +131,7 @@ def claim_state(directory: str, lock: str) -> tuple[int, ...]:
     fault = fault_of(directory, found, uid=os.geteuid())
     if fault is not None:
         raise EndpointUnusable(
-            f"{fault.what}, and the state is to be there. Run `{fault.fix}` if it is yours, or"
+            f"{fault.what}, and the state must be there. Run `{fault.fix}` if it is yours, or"
             " choose another one with --state-dir."
         )
     if stat.S_IMODE(found.st_mode) & 0o077:

@@ -85,8 +85,8 @@ def handed_over(environ: Mapping[str, str], *, own_pid: int) -> socket.socket | 
     found.set_inheritable(False)
     if found.family != socket.AF_UNIX or found.type != socket.SOCK_STREAM:
         raise EndpointUnusable(
-            "the socket that systemd handed over is no Unix stream socket. Use ListenStream= with"
-            " a path in the socket unit."
+            "the socket that systemd handed over is not a Unix stream socket. Use ListenStream="
+            " with a path in the socket unit."
         )
     return found
 

@@ -457,7 +457,7 @@ class HttpParser:
         if data == DONE:
             self.is_over = True
         elif data or event.name.endswith("delta"):
-            return self._damaged("is neither JSON nor a word of this API")
+            return self._damaged("is neither JSON nor an event of this API")
         return []
 
     def _damaged(self, problem: str) -> list[Observation]:

@@ -226,7 +226,7 @@ def _categories(raw: object, say: Say) -> frozenset[Reason] | None:
             found.update(CATEGORIES[word])
         else:
             near = guess(word, CATEGORIES)
-            say(f"defaults.fallbackOn[{number}]", f"{show(word)} is no category.{near}")
+            say(f"defaults.fallbackOn[{number}]", f"{show(word)} is not a category.{near}")
     if words and not found:
         say("defaults.fallbackOn", "names no category that is known; the default is used.")
         return None
@@ -259,7 +259,7 @@ def read_models(raw: object, path: str, say: Say) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for value in raw:
         if not isinstance(value, str) or implicit_backend(value) is None:
-            say(path, f"{show(value)} is no model of the form provider/model; it is left out.")
+            say(path, f"{show(value)} is not a model of the form provider/model; it is left out.")
         else:
             found[value] = None
     return tuple(found)

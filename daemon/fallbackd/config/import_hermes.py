@@ -253,7 +253,7 @@ class _Reader:
 def _why_unusable(base_url: str) -> str | None:
     if has_password(base_url):
         return "holds a user or a password; put it into a variable"
-    return None if is_address(base_url) else "is no http or https address"
+    return None if is_address(base_url) else "is not an http or https address"
 
 
 def _backend_of(known: Provider | None, provider: str, model: str, base_url: str) -> Tables:
@@ -289,7 +289,7 @@ def _take_key(
         if variable is None:
             continue
         if not _VARIABLE.fullmatch(variable):
-            report.leave(f"{where}.{field}", "is no name of a variable")
+            report.leave(f"{where}.{field}", "is not the name of a variable")
             continue
         made["credentials"] = [{"label": "main", "env": variable}]
         report.take(f"{where}.{field}", f"backends.{name}.credentials")
@@ -322,7 +322,7 @@ def _take_length(
     if stated is None:
         return
     if isinstance(stated, bool) or not isinstance(stated, int) or stated < 1:
-        report.leave(f"{where}.{_LENGTH}", "is no number of tokens")
+        report.leave(f"{where}.{_LENGTH}", "is not a number of tokens")
         return
     made["context_tokens"] = stated
     report.take(f"{where}.{_LENGTH}", f"backends.{name}.context_tokens")

@@ -130,7 +130,7 @@ class _Reader:
             self._leave(name, "holds a user or a password; put it into a variable")
             return None
         if not is_address(url):
-            self._leave(name, "is no http or https address")
+            self._leave(name, "is not an http or https address")
             return None
         return url.rstrip("/")
 

@@ -260,9 +260,9 @@ def _reasons(raw: object, say: Say) -> dict[Reason, ReasonPolicy]:
         fits, reason = convert(key, Reason)
         if not fits:
             near = guess(key, (known.value for known in REASONS))
-            say(here, f"is no reason of a failure; it has no effect.{near}")
+            say(here, f"is not a failure reason; it has no effect.{near}")
         elif reason.row.window is None:
-            say(here, "never takes a backend out of use; it has no effect.")
+            say(here, "never takes a backend out of rotation; it has no effect.")
         else:
             reasons[reason] = _reason(reasons[reason], value, here, say)
     return reasons

@@ -73,7 +73,7 @@ def parse(text: str) -> Any:
         where = "" if mark is None else f"line {mark.line + 1}: "
         raise NotPlain(f"{where}is no YAML") from None
     except (RecursionError, ValueError) as error:
-        raise NotPlain("is no YAML that can be read") from error
+        raise NotPlain("is not readable YAML") from error
 
 
 class AgentFile(Struct, frozen=True, kw_only=True):

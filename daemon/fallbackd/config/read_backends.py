@@ -173,7 +173,7 @@ def check_http(kind: str, given: dict[str, Any], path: str, say: Say) -> None:  
     if endpoint is None:
         for name in _ONLY_HTTP:
             if name in given:
-                say(join(path, name), f"has no effect: {kind} is no HTTP API.")
+                say(join(path, name), f"has no effect: {kind} is not an HTTP API.")
         return
     _check_mode(endpoint, given, path, say)
     _check_embeddings(endpoint, given, path, say)
@@ -361,7 +361,7 @@ def read_backends(raw: object, environ: Mapping[str, str], say: Say) -> Backends
     for key, value in table(raw, "backends", say).items():
         path = join("backends", key)
         if not _ID.fullmatch(key):
-            say(path, f"{show(key)} is no name for a backend; the table is left out.")
+            say(path, f"{show(key)} is not a valid backend name; the table is left out.")
             left_out.add(key)
             continue
         made = _backend(BackendId(key), value, path, say)

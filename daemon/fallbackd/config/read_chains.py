@@ -98,7 +98,7 @@ def _entry(raw: object, path: str, known: KnownNames, say: Say) -> Entry | None:
     if known.find(id) is None:
         if id not in known.left_out:
             near = guess(id, known.backends)
-            say(path, f"{show(id)} is no backend; it is left out.{near}")
+            say(path, f"{show(id)} is not a backend; it is left out.{near}")
         return None
     given["backend"] = BackendId(id)
     return Entry(**given)
@@ -162,7 +162,7 @@ def _role_chain(
         case list():
             return _entries(raw, path, known, say, primary=None)
         case str():
-            say(path, f"{show(raw)} is no name in [chains]; it is left out.{guess(raw, chains)}")
+            say(path, f"{show(raw)} is not a name in [chains]; it is left out.{guess(raw, chains)}")
         case _:
             say(path, f"{show(raw)}: must be a list of backends, or the name of one in [chains].")
     return ()
@@ -178,7 +178,7 @@ def _reasons(raw: object, path: str, say: Say) -> frozenset[Reason] | None:
         fits, reason = convert(value, Reason)
         if not fits:
             near = guess(value, HOPPING) if isinstance(value, str) else ""
-            say(here, f"{show(value)} is no reason; it is left out.{near}")
+            say(here, f"{show(value)} is not a reason; it is left out.{near}")
         elif reason not in HOPPING:
             say(here, f"{show(value)} never leads to another backend; it is left out.")
         else:
@@ -264,7 +264,7 @@ def _signature(raw: object, number: int, path: str, say: Say) -> Signature | Non
         kind = ALIASES.get(kind, kind)
         if kind not in (*KIND_NAMES, *LATER, *JUDGED):
             near = guess(kind, (*KIND_NAMES, *JUDGED))
-            say(join(path, "kind"), f"{show(kind)} is no kind; the signature is left out.{near}")
+            say(join(path, "kind"), f"{show(kind)} is not a kind; the signature is left out.{near}")
             return None
     stream = given.get("stream")
     rule = Rule(
@@ -286,5 +286,5 @@ def _trouble(pattern: str) -> str | None:
     try:
         compiled = linear(pattern)
     except ValueError as error:
-        return f"is no regular expression that linear time can search ({error})"
+        return f"is not a regular expression that can be searched in linear time ({error})"
     return "fits every line" if compiled.search("") is not None else None

@@ -570,7 +570,7 @@ class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     defaults: Defaults | None = None
     """Limits and timings that hold everywhere."""
     policy: dict[Reason, ReasonTable] | None = None
-    """How long each reason takes a backend out of use."""
+    """How long each reason takes a backend out of rotation."""
     backends: dict[str, BackendTable] | None = None
     """Backends: a built-in profile that is changed, or a new one."""
     chains: dict[str, tuple[str | EntryTable, ...]] | None = None

@@ -35,7 +35,7 @@ def check_held(gateway: Gateway, known: Collection[str], say: Say) -> None:
             near = guess(name, known)
             say(
                 "gateway.hold_whole",
-                f"{show(name)} is no chain and no role; it has no effect.{near}",
+                f"{show(name)} is neither a chain nor a role; it has no effect.{near}",
             )
 
 

@@ -70,7 +70,7 @@ def read_voice(text: str, *, path: str, now: float) -> VoiceHealth:
             continue
         mark = _mark(backend, entry, now=now)
         if mark is None:
-            warnings.append(problem(join(path, backend), "says no time at which it was marked."))
+            warnings.append(problem(join(path, backend), "does not say when it was marked."))
         elif mark.ttl_s is not None and mark.since_at + mark.ttl_s > now:
             marks.append(mark)
     return VoiceHealth(marks=tuple(marks), ours=frozenset(ours), warnings=tuple(warnings))

@@ -80,7 +80,7 @@ def admit(
         NotPermitted: A directory or a variable that is not allowed.
     """
     if not work.prompt.strip():
-        raise Invalid("the prompt is empty; say what is to be done")
+        raise Invalid("the prompt is empty; say what to do")
     if "\0" in work.prompt:
         raise Invalid("the prompt holds a NUL character, which no agent takes; remove it")
     if len(msgspec.json.encode(work.metadata)) > MAX_METADATA_BYTES:

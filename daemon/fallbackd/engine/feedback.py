@@ -74,7 +74,7 @@ async def answer(
     try:
         decision = await engine.handle(event)
     except StoreUnwritable as error:
-        raise Draining(f"the answer is not taken: {error}", kind="store_unwritable") from error
+        raise Draining(f"the answer was not recorded: {error}", kind="store_unwritable") from error
     if decision.rejection is not None:
         raise Refused(decision.rejection)
     assert isinstance(decision.answer, Question)
@@ -347,7 +347,7 @@ async def note_wrong(
         Invalid: No such reason, or the sample cannot be written.
     """
     if reason is not None and reason not in set(Reason):
-        raise Invalid(f"{reason!r} is no reason of a failure")
+        raise Invalid(f"{reason!r} is not a failure reason")
     last = await engine.log(delegation, attempt=attempt, offset=0, max_bytes=1)
     found = await engine.delegation(delegation)
     one = None if last.attempt is None else found.attempt(AttemptId(last.attempt))

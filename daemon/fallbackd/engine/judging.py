@@ -326,7 +326,7 @@ def foreign_listener(text: str, *, now: float) -> Failure:
 def rebooted(*, now: float) -> Failure:
     return no_ones_fault(
         "reboot",
-        "the machine was started anew while it ran",
+        "the machine was restarted while it ran",
         "ask again if it still matters",
         now=now,
     )

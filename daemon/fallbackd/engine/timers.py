@@ -88,7 +88,7 @@ def _key(wake: WakeAt) -> tuple[str, str | None, str]:
     return (wake.delegation, wake.attempt, wake.purpose)
 
 
-ABANDONED = "its caller has gone without a word"
+ABANDONED = "its caller disconnected without cancelling it"
 
 
 class Attendance:

@@ -38,7 +38,7 @@ def parse(text: str) -> dict[str, int]:
         name, _, action = part.partition("=")
         verb, _, count = action.partition("@")
         if not name or verb != KILL or not (count or "1").isdecimal():
-            raise ValueError(f"{VARIABLE}: {part!r} is no NAME=kill or NAME=kill@COUNT")
+            raise ValueError(f"{VARIABLE}: {part!r} is not NAME=kill or NAME=kill@COUNT")
         found[name] = int(count or "1")
     return found
 

@@ -245,7 +245,7 @@ class SecretSources:
                 found = await self._asked(ref, fresh=fresh)
         self._learn(msgspec.structs.replace(ref, label="", into=None), found.secret)
         if found.expires_at is not None and found.expires_at <= self._now() and not found.renewable:
-            raise SecretProblem(f"{_where(ref)} is over by its own date: log in again", is_old=True)
+            raise SecretProblem(f"{_where(ref)} has expired; log in again", is_old=True)
         return found
 
     def _parsed(self, ref: CredentialRef, text: str) -> Material:
@@ -374,7 +374,7 @@ async def _output(
 
 def _text(data: bytes, where: str) -> str:
     if len(data) > MAX_SECRET_BYTES:
-        raise SecretProblem(f"{where}: more than {MAX_SECRET_BYTES} bytes are no secret")
+        raise SecretProblem(f"{where}: larger than {MAX_SECRET_BYTES} bytes; not a secret")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

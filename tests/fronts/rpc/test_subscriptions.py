@@ -89,7 +89,7 @@ async def test_a_place_beyond_the_end_means_from_now_on_and_is_said() -> None:
         assert "warning" not in await subscribed(peer, since=1, kinds=["config.reloaded"])
         found = await subscribed(peer, since=5000, colour="red")
         assert found["seq"] == 1
-        assert "no event 5000 yet, the last one is 1: the journal began anew" in found["warning"]
+        assert "no event 5000 yet, the last one is 1: the journal was begun" in found["warning"]
         assert "`colour`" in found["warning"]
         await served.engine.happen("health.moved")
         (found,) = await events(peer, 1)

@@ -281,7 +281,7 @@ def _configured(account: Account, known: Sequence[Account]) -> Account:
         if (one.backend, one.program.name) == (account.backend, account.program.name):
             return one
     raise UsageError(
-        f"[backends.{account.backend}] is configured already, and is no account of"
+        f"[backends.{account.backend}] is configured already, and is not an account of"
         f" {account.program.name}; take another name"
     )
 

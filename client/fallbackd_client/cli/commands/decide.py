@@ -53,9 +53,9 @@ def run_answer(args: argparse.Namespace, client: Client) -> int:
 _ACTIONS = {
     "list": "list all backends (the default)",
     "get": "show one backend",
-    "mark": "take a backend out of use",
+    "mark": "take a backend out of rotation",
     "clear": "forget what is held against a backend, or against all",
-    "pause": "keep a backend out of use until it is resumed",
+    "pause": "keep a backend out of rotation until it is resumed",
     "resume": "end a pause",
 }
 

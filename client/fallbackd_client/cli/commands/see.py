@@ -58,7 +58,7 @@ def register_sessions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "session", metavar="SESSION", nargs="*", help="show only this one, with its turns"
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="at most that many")
+    parser.add_argument("--limit", type=int, metavar="N", help="show at most N")
     parser.add_argument("--end", action="store_true", help="forget SESSION")
 
 
@@ -124,7 +124,7 @@ def register_events(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", type=int, metavar="N", help="begin after event number N")
     parser.add_argument("--kinds", metavar="K", help="kinds, separated by commas")
     parser.add_argument("--session", metavar="S", help="only of this session")
-    parser.add_argument("--count", type=int, metavar="N", help="end after that many")
+    parser.add_argument("--count", type=int, metavar="N", help="exit after N events")
     parser.add_argument(
         "-f", "--follow", action="store_true", help="until interrupted (the default)"
     )

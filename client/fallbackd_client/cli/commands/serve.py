@@ -133,7 +133,7 @@ def _call_params(argument: str | None) -> dict[str, Json]:
     try:
         params = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the parameters are no JSON: {error}") from error
+        raise UsageError(f"the parameters are not JSON: {error}") from error
     if not isinstance(params, dict):
         raise UsageError("the parameters have to be a JSON object")
     return params

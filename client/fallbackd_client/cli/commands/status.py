@@ -122,7 +122,7 @@ def _trouble_lines(daemon: dict[str, Json], style: Style, *, verbose: bool) -> l
     for trouble in daemon.get("troubles") or []:
         words = one_line(trouble.get("message", ""))
         if trouble.get("stops_work"):
-            words += "; no new work is taken"
+            words += "; no new work is accepted"
         lines.append(style.paint(words, "red" if trouble.get("stops_work") else "yellow"))
         if trouble.get("fix"):
             lines.append(f"  $ {one_line(trouble['fix'])}")

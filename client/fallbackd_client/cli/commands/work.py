@@ -217,7 +217,7 @@ def _in_utf8(argument: str) -> str:
 
 def _not_empty(prompt: str) -> str:
     if not prompt.strip():
-        raise UsageError("the prompt is empty; say what is to be done, or `-` to read it")
+        raise UsageError("the prompt is empty; say what to do, or `-` to read it")
     return prompt
 
 

@@ -479,5 +479,5 @@ def _token(machine: Machine, tool: Tool, text: str) -> str | None:
             raise Unreadable(f"`{command(held.program, *held.arguments)}` prints no token")
         return ran.out.strip()
     if held is not None and not _TOKEN.fullmatch(held):
-        raise Unreadable("what its settings hold is no token")
+        raise Unreadable("its settings do not hold a token")
     return held

@@ -29,7 +29,7 @@ def look_at_socket(machine: Machine) -> list[Finding]:
     except OSError:
         return found  # that there is none shows when the daemon is asked
     if not stat.S_ISSOCK(seen.st_mode):
-        what = f"{path} is no socket, so no daemon can listen there"
+        what = f"{path} is not a socket, so no daemon can listen there"
         return [*found, Finding("socket", ERROR, what, command("mv", path, f"{path}.away"))]
     mode = stat.S_IMODE(seen.st_mode)
     if seen.st_uid != machine.uid:

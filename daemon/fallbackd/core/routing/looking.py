@@ -333,7 +333,7 @@ def _by_request(found: Configured, request: Request) -> No | None:
     if found.key in request.tried:
         return _TRIED
     if found.same_as in request.same_as_failed:
-        return "same_as_failed", "the same provider, model and credential have failed"
+        return "same_as_failed", "skipped: same account and model as the one that failed"
     size = found.context_tokens
     if size is not None and (why := _too_small(size, request)):
         return "context", why
@@ -341,7 +341,7 @@ def _by_request(found: Configured, request: Request) -> No | None:
     if (no := forbidden(found.entry, backend, found.model, request.limits)) is not None:
         return no
     if request.not_provider == (backend.provider or backend.id):
-        return "same_as_failed", "the same provider rejected the form of the request"
+        return "same_as_failed", "skipped: same provider as the one that rejected the request"
     if request.local_only and not backend.is_local:
         return "local_network", "this machine has no network"
     return None

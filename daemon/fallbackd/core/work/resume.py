@@ -109,7 +109,7 @@ def resumed(case: Case, event: Resumed) -> None:
         delegation,
         "daemon started",
         outcome=f"looks for {running.attempt}, which ran on {running.backend} before"
-        + (" the machine was started anew" if rebooted else ""),
+        + (" the machine was restarted" if rebooted else ""),
     )
     case.effects.append(_same_again(delegation, running, rebooted=rebooted))
     if running.state == "stopping":

@@ -54,7 +54,7 @@ def has_waited(delegation: Delegation, attempt: Attempt, *, now: float) -> bool:
 
 
 def is_past_deadline(delegation: Delegation, at: float) -> bool:
-    """Return whether the caller's own deadline is over by then."""
+    """Return whether the caller's own deadline has passed by then."""
     return delegation.deadline_at is not None and at >= delegation.deadline_at
 
 

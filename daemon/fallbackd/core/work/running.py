@@ -260,7 +260,7 @@ def woke(case: Case, event: Woke) -> None:
         return
     if is_past_deadline(delegation, case.now):
         case.tell(delegation, "deadline", outcome=f"stops {running.attempt}")
-        stop_running(case, Reason.TIMEOUT, "the caller's own deadline is over")
+        stop_running(case, Reason.TIMEOUT, "the caller's own deadline has passed")
         return
     if event.watch is not None and event.attempt == running.attempt:
         _look(case, running, event.watch)

@@ -256,7 +256,7 @@ def note_carried(case: Case, event: AttemptStarted) -> None:
     attempt = case.update_attempt(carried=event.carried, conversation=event.conversation)
     words = {
         "resumed": f"continues its own conversation {event.conversation}",
-        "native": "takes the conversation over as its own",
+        "native": "gets the whole conversation, commands included",
         "messages": "is sent the earlier turns as messages",
         "brief": "is given the earlier turns in front of the prompt",
     }

@@ -147,7 +147,7 @@ def deadline_passed(*, now: float) -> End:
         detail="deadline",
         confidence="structured",
         signature="fallbackd/deadline",
-        evidence="the caller's own deadline is over",
+        evidence="the caller's own deadline has passed",
     )
     failure = structs.replace(failure, marks_health=False, retryable=False, hop=False)
     message = "deadline exceeded (timeout_s)"

@@ -130,7 +130,7 @@ def read_body(body: bytes, encoding: str, *, max_bytes: int) -> Body:
 
 def _unpacked(body: bytes, name: str, *, max_bytes: int) -> bytes:
     if body[:2] != _MAGIC[: len(body)]:
-        raise Unreadable(f"the body is no {name}")
+        raise Unreadable(f"the body is not {name}")
     unpacking = Unpacking(name)
     pieces: list[bytes] = []
     size = 0
@@ -142,13 +142,11 @@ def _unpacked(body: bytes, name: str, *, max_bytes: int) -> bytes:
             if size > max_bytes:
                 raise TooLong
             if unpacking.has_surplus:
-                raise Unreadable(
-                    f"something that is no {name} stands behind the {name} of the body"
-                )
+                raise Unreadable(f"the {name} of the body is followed by something else")
             if unpacking.members > MAX_MEMBERS:
                 raise Unreadable(f"the {name} of the body has more than {MAX_MEMBERS} members")
     except zlib.error as error:
-        raise Unreadable(f"the body is no {name}: {error}") from error
+        raise Unreadable(f"the body is not {name}: {error}") from error
     if not unpacking.is_whole:
         raise Unreadable(f"the {name} of the body breaks off")
     return b"".join(pieces)

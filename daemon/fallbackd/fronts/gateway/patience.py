@@ -93,7 +93,7 @@ def _seconds(stated: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found < math.inf:
-        raise Refusal(400, f"{TIMEOUT}: {stated[:40]!r} is no number of seconds", "timeout")
+        raise Refusal(400, f"{TIMEOUT}: {stated[:40]!r} is not a number of seconds", "timeout")
     return found
 
 
@@ -155,7 +155,7 @@ def is_usable(engine: Engine, one: Awaited) -> bool:
 
 def withdrawn(one: Awaited) -> NotAnswered:
     """Make the failure in place of a call to a candidate that may not be used any more."""
-    why = f"{one[0]} was paused or configured anew while the call waited for it"
+    why = f"{one[0]} was paused or reconfigured while the call waited for it"
     return NotAnswered(evidence=Evidence(text=why, stream="exception"), unsuited=why)
 
 

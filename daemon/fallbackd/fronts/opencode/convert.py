@@ -425,7 +425,7 @@ class At(Struct, frozen=True, kw_only=True):
         if called.status == 400 and (heard := self.heard()):
             return heard
         if not called.is_good or not isinstance(called.body, list):
-            why = called.problem or "an answer that is no list"
+            why = called.problem or "an answer that is not a list"
             raise Failed(f"reading the session's messages ({why})")
         return [one for one in called.body if isinstance(one, dict)]
 

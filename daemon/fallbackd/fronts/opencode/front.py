@@ -616,7 +616,7 @@ def checked_url(url: str) -> str:
     """
     if not is_usable(url):
         raise BadServer(
-            f"{url[:100]!r} is no address of a server on this machine; give one like"
+            f"{url[:100]!r} is not the address of a server on this machine; give one like"
             " http://127.0.0.1:4096, or put that of another machine into [opencode] servers"
         )
     return url.rstrip("/")

@@ -195,7 +195,7 @@ def make_private_directory(path: str) -> None:
         ) from error
     if fault is not None:
         raise EndpointUnusable(
-            f"{fault.what}, and the socket is to be there. Run `{fault.fix}`, or choose another"
+            f"{fault.what}, and the socket must be there. Run `{fault.fix}`, or choose another"
             " place with --socket."
         )
 
@@ -225,7 +225,7 @@ def _remove_stale(path: str) -> None:
         raise EndpointUnusable(f"cannot look at {path}: {error.strerror}") from error
     if not stat.S_ISSOCK(found.st_mode):
         raise EndpointUnusable(
-            f"{path} is no socket. Move it away, or choose another place with --socket."
+            f"{path} is not a socket. Move it away, or choose another place with --socket."
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(2)

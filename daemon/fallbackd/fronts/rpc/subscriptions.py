@@ -49,8 +49,8 @@ PROGRESS_KINDS = frozenset({"attempt.output", "attempt.phase", "attempt.text"})
 DROPPED_KIND = "subscription.dropped"
 
 BEGAN_ANEW = (
-    "There is no event {since} yet, the last one is {last}: the journal began anew, or that number"
-    " is from another daemon. Events begin now; `since`: 0 replays all that are kept."
+    "There is no event {since} yet, the last one is {last}: the journal was begun again, or that"
+    " number is from another daemon. Events begin now; `since`: 0 replays all that are kept."
 )
 
 _log = structlog.get_logger()

@@ -310,7 +310,7 @@ class TakenUpPrompt(RunningPrompt):
     async def _without_server(self, record: PromptRecord) -> Exit:
         of, at = record.identity, self._clock.now()
         if of is not None and of.boot_id != tree.boot_id():
-            note = "the machine was started anew; how it ended is unknown"
+            note = "the machine was restarted; how it ended is unknown"
             return ProcessExit(at=at, note=note, rebooted=True)
         is_proven = False
         if of is not None:
@@ -320,7 +320,7 @@ class TakenUpPrompt(RunningPrompt):
                 bound_s=ORPHAN_BOUND_S,
             )
             is_proven = await end_group(of.cgroup, of.token, bound_s=ORPHAN_BOUND_S)
-        note = "its helper server is gone; how it ended is unknown"
+        note = "its helper server has exited; how it ended is unknown"
         return ProcessExit(at=at, gone=is_proven, note=note)
 
 

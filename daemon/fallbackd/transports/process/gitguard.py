@@ -267,7 +267,7 @@ def _restore(known: Place) -> Iterator[str]:
             return
         if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             if not known.is_repository:
-                raise OSError("it is no directory any more")
+                raise OSError("it is not a directory any more")
             _write(name, None, parent)
             yield ""
             return

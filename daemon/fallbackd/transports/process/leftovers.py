@@ -56,8 +56,8 @@ from fallbackd.transports.process.running import RunnerLimits, RunningProcess
 MEETING_S = 5.0
 """Time that a runner that lives may take to be met: it is there within milliseconds."""
 _LOOK_S = 0.02
-REBOOTED = "the machine was started anew; how it ended is unknown"
-UNRECORDED = "its runner is gone; how it ended is unknown"
+REBOOTED = "the machine was restarted; how it ended is unknown"
+UNRECORDED = "its runner has exited; how it ended is unknown"
 
 
 class Identity(Struct, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ def test_a_delegation_is_shown_with_attempts_hops_and_verdicts(run_cli: RunCli) 
         "usage      5 tokens in, 7 out, 0.5000 USD",
         "failure    task_failed: exit 1",
         "failed (trial)  codex [gpt]  30s   1     none     rate_limit – 429 Too Many",
-        "codex → none: rate_limit (reactive)",
+        "codex is rate-limited; no other backend is available.",
         "failed here",
     ):
         assert words in ran.out

@@ -82,7 +82,7 @@ def test_one_session_with_its_hops_and_usage(run_cli: RunCli) -> None:
     usage = [{"backend": "codex", "period": "day", "attempts": 3, "input_tokens": 10}]
     answer = {**STATUS, "session": session, "usage": usage}
     ran = run_cli(["status", "--session", "s1"], {**IDLE, "status": answer})
-    assert "codex → opencode: rate_limit (reactive)" in ran.out
+    assert "codex is rate-limited; continuing with opencode." in ran.out
     assert "announced: codex→opencode" in ran.out
     assert re.search(r"^codex +day +3 +0 +10", ran.out, re.M)
 
@@ -126,7 +126,7 @@ def test_what_troubles_the_daemon_is_shown_with_what_mends_it(run_cli: RunCli) -
     }
     daemon = {**STATUS["daemon"], "troubles": [trouble]}
     ran = run_cli(["status"], {**IDLE, "status": {**STATUS, "daemon": daemon}})
-    assert "the disk is full; no new work is taken\n  $ df -h /s\n" in ran.out
+    assert "the disk is full; no new work is accepted\n  $ df -h /s\n" in ran.out
 
 
 def test_what_ended_last_is_shown_with_why_it_went_elsewhere(run_cli: RunCli) -> None:

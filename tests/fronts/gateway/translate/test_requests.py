@@ -204,7 +204,7 @@ def test_results_of_parallel_calls_stand_in_one_message() -> None:
     assert [one["tool_use_id"] for one in answered["content"][:3]] == ids
     assert answered["content"][3]["text"] == "and?"
     assert [one["input"] for one in called["content"]] == [{"a": 1}, {}, {"arguments": "[no"}]
-    assert lost == ("arguments that are no JSON object",)
+    assert lost == ("arguments that are not a JSON object",)
 
 
 def test_what_is_cached_there_is_marked() -> None:

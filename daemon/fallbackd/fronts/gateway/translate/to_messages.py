@@ -131,7 +131,7 @@ def _input(arguments: str, lost: Losses) -> dict[str, Any]:
         found = None
     if isinstance(found, dict):
         return found
-    lost.note("arguments that are no JSON object")
+    lost.note("arguments that are not a JSON object")
     return {"arguments": arguments}
 
 
