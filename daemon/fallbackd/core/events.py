@@ -1,8 +1,8 @@
 """All inputs of a decision. Past tense; what happened, never what to do about it."""
 
-from typing import Any, Literal
+from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from fallbackd.core.failures import Failure
 from fallbackd.core.figures import Figures
@@ -10,7 +10,7 @@ from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage
 from fallbackd.core.reasons import Reason
-from fallbackd.core.records import CarriedWord, Delegation, Session, Turn
+from fallbackd.core.records import Asked, CarriedWord, Delegation, Session, Turn
 from fallbackd.core.share import SharedRecord
 from fallbackd.core.watch import EffectsWord, Watch
 
@@ -113,48 +113,28 @@ class RedirectAsked(Struct, frozen=True, kw_only=True, tag="redirect_asked"):
     lease: AttemptId | None = None
 
 
-class DelegateRequested(Struct, frozen=True, kw_only=True, tag="delegate_requested"):
+class DelegateRequested(Asked, frozen=True, kw_only=True, tag="delegate_requested"):
     delegation: DelegationId
     session: SessionId
-    backend: BackendId | None = None
-    role: str | None = None
     chain: tuple[Entry, ...] | None = None
     chain_name: str | None = None
-    model: str | None = None
     cwd: str = ""
     cwd_ids: tuple[str, ...] = ()
     """Identity of that directory, then of those above it. Empty: not known."""
     mode: Literal["interactive", "batch"] = "batch"
-    timeout_s: float | None = None
-    request_id: str | None = None
     digest: str = ""
-    failover: bool = True
-    on_partial: Literal["continue", "ask", "fail"] | None = None
-    permissions: Literal["read", "workspace", "full"] = "workspace"
-    queue: bool = True
-    """Whether to wait for a session or a directory that is in use; False: refused at once."""
     parent: DelegationId | None = None
     parent_attempt: AttemptId | None = None
     """The attempt from inside which it comes; None: the one that runs."""
-    inside: tuple[DelegationId, ...] = ()
-    """All delegations whose attempts share the process that asks. Of work that is repeated: those
-    inside which it was asked for at first. No role gives it more than they have."""
-    client: str | None = None
-    orphan_s: float | None = None
-    """Stop it after so long without a caller."""
     has_tmux: bool = False
     """The program is there."""
     prompt_tokens: int | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
-    allow_metered: bool = False
     differs_from: tuple[str, ...] | None = None
     """Families of models, `?` for an unknown one; None: those of the role."""
     log_dir: str = ""
     """Directory for the logs of its attempts; that of attempt n is `<log_dir>/<n>/output.log`."""
     boot: str = ""
     """Identity of this boot of the machine."""
-    fresh: bool = False
-    """It continues nothing that was said in its session."""
     env_names: tuple[str, ...] = ()
     """Variables that the caller set. Their values are nowhere but in the engine."""
     luck: float = 0.5

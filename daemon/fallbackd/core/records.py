@@ -510,10 +510,40 @@ class Ending(Struct, frozen=True, kw_only=True):
     handed_back: HandedBack | None = None
 
 
-class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Terms(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Terms on which work is asked for, from the words of a caller to the record that is kept."""
+
+    role: str | None = None
+    failover: bool = True
+    permissions: Literal["read", "workspace", "full"] = "workspace"
+    request_id: str | None = None
+    client: str | None = None
+    """Client with which the work counts where places are shared out."""
+    orphan_s: float | None = None
+    """Time after which it is stopped without a caller; None: it outlives its callers."""
+    metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
+    fresh: bool = False
+    """It continues nothing that was said in its session."""
+
+
+class Asked(Terms, frozen=True, kw_only=True):
+    """Request for work: the terms that end with its admission too."""
+
+    backend: BackendId | None = None
+    model: str | None = None
+    queue: bool = True
+    """Choice to wait for a session or a directory that is in use; False: refused at once."""
+    timeout_s: float | None = None
+    on_partial: Literal["continue", "ask", "fail"] | None = None
+    allow_metered: bool = False
+    inside: tuple[DelegationId, ...] = ()
+    """All delegations whose attempts share the process that asks. Of work that is repeated: those
+    inside which it was asked for at first. No role gives it more than they have."""
+
+
+class Delegation(Terms, frozen=True, kw_only=True):
     delegation: DelegationId
     session: SessionId
-    role: str | None = None
     state: DelegationState = "queued"
     """Changed by `core.work.transitions` alone."""
     mode: Literal["interactive", "batch"] = "batch"
@@ -544,15 +574,12 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: float
     ended_at: float | None = None
     deadline_at: float | None = None
-    failover: bool = True
     on_partial: Literal["continue", "ask", "fail"] = "continue"
     replay: ReplayWord = "ask"
-    permissions: Literal["read", "workspace", "full"] = "workspace"
     cwd: str = ""
     """Real path; empty: a private directory."""
     cwd_ids: tuple[str, ...] = ()
     """Identity of that directory, then of those above it, wherever it lies by now."""
-    request_id: str | None = None
     digest: str = ""
     """Of the parameters, to tell a repeated request from another one."""
     parent: DelegationId | None = None
@@ -571,17 +598,12 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Candidates whose stated time was waited for once."""
     warnings: tuple[str, ...] = ()
     log_dir: str = ""
-    orphan_s: float | None = None
-    """Stopped after so long without a caller; None: it outlives its callers."""
     tmux_window: str | None = None
     """`session:window` that follows the log."""
-    client: str | None = None
-    """The client with which its work counts where places are shared out."""
     boot: str = ""
     """The boot of the machine under which it was last taken on."""
     env_names: tuple[str, ...] = ()
     """Variables that the caller set."""
-    metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
     question_timeout_s: float | None = None
     questions: tuple[Question, ...] = ()
     """Questions that were asked, in order. At most the last one is open."""
@@ -590,8 +612,6 @@ class Delegation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rests_until_at: float | None = None
     """A person chose to wait: nothing is asked again before."""
     handed_back: HandedBack | None = None
-    fresh: bool = False
-    """It continues nothing that was said in its session."""
     past: Past = Past()
     """What was said in its session when its first attempt was made."""
 

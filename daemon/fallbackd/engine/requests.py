@@ -1,12 +1,12 @@
 """Requests of callers and results of the engine, beside the records of core."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 
 from fallbackd.core.decision import Rejection
-from fallbackd.core.ids import DelegationId
 from fallbackd.core.policy import Entry
+from fallbackd.core.records import Asked
 
 
 class Refused(Exception):
@@ -51,39 +51,19 @@ class Withdrawn(Exception):
     """Nothing was begun: the request was taken back, or its caller has hung up before."""
 
 
-class NewWork(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NewWork(Asked, frozen=True, kw_only=True):
     """The parameters of `delegate`, aliases resolved."""
 
     prompt: str
-    backend: str | None = None
-    role: str | None = None
     chain: tuple[Entry, ...] | str | None = None
     session: str | None = None
     cwd: str | None = None
-    model: str | None = None
     mode: Literal["interactive", "batch"] | None = None
     wait: Literal["accepted", "settled", "finished"] = "settled"
-    queue: bool = True
-    """Choice to wait for a session or a directory that is in use; False: refused at once."""
-    timeout_s: float | None = None
-    request_id: str | None = None
-    failover: bool = True
-    on_partial: Literal["continue", "ask", "fail"] | None = None
-    permissions: Literal["read", "workspace", "full"] = "workspace"
     env: dict[str, str] = field(default_factory=dict)
-    fresh: bool = False
-    """Continue nothing that was said in the session."""
-    allow_metered: bool = False
     differs_from: tuple[str, ...] = ()
     """Families of models, or delegations whose author is meant."""
     parent: str | None = None
-    inside: tuple[DelegationId, ...] = ()
-    """See `DelegateRequested`."""
-    client: str | None = None
-    """Name under which work counts together where places are shared out."""
-    orphan_s: float | None = None
-    """Stop it after so long without a caller."""
-    metadata: dict[str, Any] = field(default_factory=dict)  # the caller's own, any JSON
 
     def __repr__(self) -> str:
         return f"NewWork(<{len(self.prompt)} chars>, backend={self.backend!r})"

@@ -11,7 +11,7 @@ from fallbackd.core.events import CancelRequested, DelegateRequested
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.policy import TMUX_SESSION, Entry, Policy, ReplayWord, Role
 from fallbackd.core.reasons import Reason
-from fallbackd.core.records import Delegation, Snapshot, Turn
+from fallbackd.core.records import Delegation, Snapshot, Terms, Turn
 from fallbackd.core.routing.candidates import candidates_for, find_role, own_chain
 from fallbackd.core.scopes import find_backend
 from fallbackd.core.work.apply import advance, apply
@@ -173,10 +173,11 @@ def _opened(
         warnings = (f"no role {event.role!r} is configured; the chain of the backend is used",)
     tmux_window, why_none = _window(case, event)
     requested = candidates[0].backend
+    terms = {name: getattr(event, name) for name in Terms.__struct_fields__}
     return Delegation(
+        **terms,
         delegation=event.delegation,
         session=event.session,
-        role=event.role,
         mode=event.mode,
         requested=requested,
         named=event.backend is not None,
@@ -186,12 +187,9 @@ def _opened(
         created_at=now,
         last_activity_at=now,
         deadline_at=_deadline(case, event, parent),
-        failover=event.failover,
         on_partial=event.on_partial or policy.defaults.on_partial,
-        permissions=event.permissions,
         cwd=event.cwd,
         cwd_ids=event.cwd_ids,
-        request_id=event.request_id,
         digest=event.digest,
         parent=event.parent,
         above=event.inside if parent is None else (parent.delegation, *parent.above),
@@ -200,13 +198,9 @@ def _opened(
         nesting=0 if parent is None else parent.nesting + 1,
         warnings=warnings + why_none,
         log_dir=event.log_dir,
-        client=event.client,
-        orphan_s=event.orphan_s,
         tmux_window=tmux_window,
         boot=event.boot,
         env_names=event.env_names,
-        fresh=event.fresh,
-        metadata=event.metadata,
         question_timeout_s=None if role is None else role.question_timeout_s,
         replay=_replay(role, event, parent),
     )
