@@ -42,7 +42,7 @@ TAKES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """Its messages have no other files."""
 SHELL = "exec_command"
 _SHELLS = frozenset({SHELL, "shell", "shell_command", "container.exec", "local_shell"})
-_OF_A_PROGRAM = re.compile(rb'"source"\s*:\s*"exec"')
+_OF_A_PROGRAM = re.compile(rb'"source"\s*:\s*"exec"|"originator"\s*:\s*"fallbackd_resident"')
 _CUT_OFF = re.compile(r"aborted|(?:Wall time: [\d.]+ seconds\s+)?aborted by user\b.*", re.S)
 """In the place of an output: the turn was interrupted."""
 _EXIT = re.compile(r"(?:exited with code|[Ee]xit code:?) (-?\d+)")

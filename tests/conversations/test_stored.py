@@ -122,6 +122,19 @@ def test_the_beginning_of_a_session_decides_whose_it_is(tmp_path: Path) -> None:
     assert claude.owner_of(last + first) == "program"
 
 
+@pytest.mark.parametrize(
+    ("fields", "owner"),
+    [
+        ('"originator":"codex_exec","source":"exec"', "program"),
+        ('"originator":"fallbackd_resident","source":"vscode"', "program"),
+        ('"originator":"codex_vscode","source":"vscode"', "person"),
+    ],
+)
+def test_a_codex_that_a_program_runs_is_no_persons(fields: str, owner: str) -> None:
+    head = f'{{"type":"session_meta","payload":{{{fields}}}}}\n'
+    assert codex.owner_of(head.encode()) == owner
+
+
 def test_sessions_of_opencode_with_the_title_of_attempts_are_not_listed(home: Path) -> None:
     made_by_a_person(home)
     path = home / ".local/share/opencode/opencode.db"

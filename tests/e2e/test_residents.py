@@ -1,4 +1,4 @@
-"""A real claude that stays after its prompt and takes the next one of the session."""
+"""Real agents that stay after their prompt and take the next one of the session."""
 
 import json
 import os
@@ -18,10 +18,14 @@ from tests.support.survival.points import RESIDENT
 
 from fallbackd.lib.failpoints import OPTION, VARIABLE
 
+WORDS = {"claude": ("--input-format", "stream-json"), "codex": ("app-server",)}
+"""Of the command line of one that stays."""
+every_kind = pytest.mark.parametrize("kind", WORDS)
 
-def stays(s: Scene) -> Callable[[Process], bool]:
-    """The claude of this scene."""
-    wanted, home = runs("--input-format", "stream-json"), f"HOME={s.home.path}"
+
+def stays(s: Scene, kind: str = "claude") -> Callable[[Process], bool]:
+    """The agents of this scene that may stay."""
+    wanted, home = runs(*WORDS[kind]), f"HOME={s.home.path}"
 
     def is_one(process: Process) -> bool:
         return wanted(process) and home in process.env and leads(process.pid)
@@ -37,21 +41,25 @@ def leads(pid: int) -> bool:
         return False
 
 
-async def test_the_second_prompt_of_a_session_goes_to_the_same_process(tmp_path: Path) -> None:
+@every_kind
+async def test_the_second_prompt_of_a_session_goes_to_the_same_process(
+    tmp_path: Path, kind: str
+) -> None:
     async with scene(tmp_path, residents=2) as s:
-        costs, pids = [], set()
+        used, pids = [], set()
         for prompt in (FIRST, SECOND, SECOND):
-            done = await s.delegate("claude", prompt=prompt, session="talk")
+            done = await s.delegate(kind, prompt=prompt, session="talk")
             assert (done["state"], done["text"]) == ("succeeded", TEXT), s.daemon.log()
-            costs.append(done["usage"]["cost_usd"])
-            pids |= {process.pid for process in matching(stays(s))}
+            used.append(done["usage"]["cost_usd"] or done["usage"]["output_tokens"])
+            pids |= {process.pid for process in matching(stays(s, kind))}
         assert len(pids) == 1
-        last = said(s.provider.calls("claude", kind="main")[-1])
+        last = said(s.provider.calls(kind, kind="main")[-1])
         assert last.index(FIRST) < last.index(TEXT) < last.index(SECOND)
-        assert costs[1] < 1.5 * costs[0], "each is told what it has cost itself"
+        assert "trust" not in (s.home.path / ".codex" / "config.toml").read_text()
+        assert 0 < used[1] < 1.5 * used[0], "each is told what it has used itself"
         await s.daemon.client.call("daemon.shutdown")
         assert await s.daemon.wait() == 0
-        assert matching(stays(s)) == []
+        assert matching(stays(s, kind)) == []
 
 
 async def test_nothing_stays_unless_it_is_configured(tmp_path: Path) -> None:
@@ -72,6 +80,21 @@ async def test_other_permissions_have_a_process_of_their_own(tmp_path: Path) -> 
         assert "plan" in modes
 
 
+async def test_a_codex_that_stays_keeps_its_commands_to_their_places(tmp_path: Path) -> None:
+    async with scene(tmp_path, residents=2) as s:
+        places = (("workspace", tmp_path / "outside"), ("read", s.home.work / "inside"))
+        for permissions, place in places:
+            s.provider.behave("codex", "tool", "ok", command=f"touch {place}", each_turn=True)
+            done = await s.delegate("codex", session="talk", permissions=permissions)
+            assert done["state"] == "succeeded", s.daemon.log()
+            assert matching(stays(s, "codex"))
+            assert not place.exists()
+        inside = s.home.work / "written"
+        s.provider.behave("codex", "tool", "ok", command=f"touch {inside}", each_turn=True)
+        await s.delegate("codex", session="talk", permissions="workspace")
+        assert inside.exists()
+
+
 async def test_a_tool_of_a_later_turn_may_what_that_turn_may(tmp_path: Path) -> None:
     async with scene(tmp_path, residents=2) as s:
         assert (await s.delegate("claude", session="talk", permissions="full"))["text"] == TEXT
@@ -87,51 +110,56 @@ async def test_a_tool_of_a_later_turn_may_what_that_turn_may(tmp_path: Path) -> 
         assert [process.pid for process in matching(stays(s))] == [before.pid]
 
 
-async def test_a_limit_is_failed_over_from_and_the_process_stays(tmp_path: Path) -> None:
-    async with scene(tmp_path, residents=2, backends={"claude": ["retries = 0"]}) as s:
-        assert (await s.delegate("claude", session="talk"))["text"] == TEXT
-        (before,) = matching(stays(s))
-        s.provider.behave("claude", "429", retry_after_s=3600)
-        done = await s.delegate("claude", then="codex", session="talk")
-        assert done["served_by"] == "codex", s.daemon.log()
+@every_kind
+async def test_a_limit_is_failed_over_from_and_the_process_stays(tmp_path: Path, kind: str) -> None:
+    async with scene(tmp_path, residents=2, backends={kind: ["retries = 0"]}) as s:
+        assert (await s.delegate(kind, session="talk"))["text"] == TEXT
+        (before,) = matching(stays(s, kind))
+        s.provider.behave(kind, "usage_limit")
+        done = await s.delegate(kind, then="opencode", session="talk")
+        assert done["served_by"] == "opencode", s.daemon.log()
         assert done["attempts"][0]["failure"]["reason"] in ("rate_limit", "usage_limit")
-        assert [process.pid for process in matching(stays(s))] == [before.pid]
+        assert [process.pid for process in matching(stays(s, kind))] == [before.pid]
         await s.forget_failures()
-        s.provider.behave("claude", "ok")
-        assert (await s.delegate("claude", session="other"))["text"] == TEXT
+        s.provider.behave(kind, "ok")
+        assert (await s.delegate(kind, session="other"))["text"] == TEXT
 
 
-async def test_a_cancelled_turn_leaves_no_tool_and_a_process_that_is_ready(tmp_path: Path) -> None:
+@every_kind
+async def test_a_cancelled_turn_leaves_no_tool_and_a_process_that_is_ready(
+    tmp_path: Path, kind: str
+) -> None:
     async with scene(tmp_path, residents=2) as s:
-        assert (await s.delegate("claude", session="talk", permissions="full"))["text"] == TEXT
-        (before,) = matching(stays(s))
+        assert (await s.delegate(kind, session="talk", permissions="full"))["text"] == TEXT
+        (before,) = matching(stays(s, kind))
         moment = a_moment()
-        s.provider.behave("claude", "tool", command=f"sleep {moment}")
-        begun = await s.begin("claude", session="talk", permissions="full")
+        s.provider.behave(kind, "tool", command=f"sleep {moment}")
+        begun = await s.begin(kind, session="talk", permissions="full")
         await appear(runs("sleep", moment))
         ended = await s.cancel(begun)
         assert ended["state"] == "cancelled", s.daemon.log()
         assert matching(runs("sleep", moment)) == []
-        assert [process.pid for process in matching(stays(s))] == [before.pid]
+        assert [process.pid for process in matching(stays(s, kind))] == [before.pid]
 
 
-async def test_a_turn_goes_on_while_there_is_no_daemon(tmp_path: Path) -> None:
+@every_kind
+async def test_a_turn_goes_on_while_there_is_no_daemon(tmp_path: Path, kind: str) -> None:
     async with scene(tmp_path, residents=2, patience_s=60) as s:
         for session in ("first", "later"):
             if session == "later":
-                s.provider.behave("claude", "ok")
-                assert (await s.delegate("claude", session=session))["text"] == TEXT
+                s.provider.behave(kind, "ok")
+                assert (await s.delegate(kind, session=session))["text"] == TEXT
             s.provider.log.clear()
-            s.provider.behave("claude", "slow", pause_s=0.5)
-            begun = await s.begin("claude", session=session, request_id=session)
-            await s.provider.called("claude")
+            s.provider.behave(kind, "slow", pause_s=0.5)
+            begun = await s.begin(kind, session=session, request_id=session)
+            await s.provider.called(kind)
             await s.daemon.kill()
             await s.daemon.start()
-            done = await s.delegate("claude", session=session, request_id=session)
+            done = await s.delegate(kind, session=session, request_id=session)
             assert (done["state"], done["text"]) == ("succeeded", TEXT), s.daemon.log()
             assert done["delegation"] == begun["delegation"]
             assert len(done["attempts"]) == 1
-            assert len(s.provider.calls("claude", kind="main")) == 1
+            assert len(s.provider.calls(kind, kind="main")) == 1
 
 
 @pytest.mark.timeout(600)

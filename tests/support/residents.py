@@ -85,7 +85,8 @@ class Place:
             way="claude",
             argv=argv,
             conversation=resume,
-            mode="plan",
+            continues=() if resume is None else ("--resume", resume),
+            session={"mode": "plan"},
             reads=(str(self.root / "settings"),),
             stored=str(self.root / "{conversation}.jsonl"),
         )

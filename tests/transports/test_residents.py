@@ -2,11 +2,12 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import anyio
 import pytest
-from tests.support.residents import Heard, Place, staying
+from tests.support.residents import DOUBLE, Heard, Place, staying
 from tests.support.served import lives, until
 
 
@@ -149,6 +150,22 @@ async def test_one_that_is_not_used_ends(tmp_path: Path) -> None:
     async with staying(tmp_path, look_s=0.01, idle_s=5) as place:
         await place.ask("say one")
         await until(lambda: not lives(place.pids[0]))
+
+
+async def test_a_prompt_runs_alone_where_the_program_that_would_stay_does_not_start(
+    tmp_path: Path,
+) -> None:
+    async with staying(tmp_path) as place:
+        asked = await place.ask("say one", argv=(sys.executable, "-c", "raise SystemExit(2)"))
+        assert (asked.text, len(place.notes("prompt"))) == ("one", 1)
+        assert place.notes("start")[0]["mark"] == "d1.1"
+
+
+async def test_a_prompt_that_one_has_taken_runs_nowhere_else(tmp_path: Path) -> None:
+    async with staying(tmp_path) as place:
+        asked = await place.ask("limit", argv=(sys.executable, str(DOUBLE), "--other"))
+        assert asked.ended.code == 1
+        assert len(place.notes("prompt")) == 1
 
 
 # --- turns that end badly ------------------------------------------------------------------------

@@ -282,8 +282,9 @@ def start(work: Work, options: Options) -> Call:
     residency = Residency(
         way="claude",
         argv=tuple(argv if work.resume is None else argv[:-2]),
+        continues=tuple(() if work.resume is None else argv[-2:]),
         conversation=work.resume,
-        mode=_PERMISSION_MODE[work.permissions],
+        session={"mode": _PERMISSION_MODE[work.permissions]},
         reads=(*_READS, *(f"{work.cwd}/{place}" for place in _PROJECT.places)),
         stored=f"{_OWN}/projects/*/{{conversation}}.jsonl",
         # What one caller has set is nothing that another one may find there.

@@ -14,6 +14,10 @@ network without an end, so silence and `waiting for network` are the engine's to
 on two levels: a request up to 4 times without a word (3 s), then the stream up to 5 times, each
 time with a line.
 
+`codex app-server` takes one prompt after another, and says the same as notifications with names in
+another spelling; its `item/agentMessage/delta` is a piece of a message, and
+`account/rateLimits/updated` has the figures of the plan.
+
 While a person works it writes `sessions/Y/M/D/rollout-….jsonl`:
 
 | line | means |
@@ -31,7 +35,9 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
+from fallbackd.backends import residents
 from fallbackd.backends.commands import (
     command_line,
     encode_json,
@@ -56,15 +62,18 @@ from fallbackd.classify.rules import Rule
 from fallbackd.core.failures import NO_CONVERSATION
 from fallbackd.core.figures import Figure, Figures
 from fallbackd.core.protocol import (
-    Call,
+    AgentText,
+    CommandLine,
     Conversation,
     Evidence,
+    FiguresSeen,
     GivenUp,
     Observation,
     Output,
     Phase,
     ProcessExit,
     Reply,
+    Residency,
     ToolEnded,
     ToolStarted,
     Usage,
@@ -155,7 +164,8 @@ RULES = (
     Rule(
         "codex-resume",
         Reason.SESSION,
-        r"thread/resume failed:|thread \S+ already has an active writer",
+        r"thread/resume failed:|thread \S+ already has an active writer"
+        "|no rollout found for thread",
         detail=NO_CONVERSATION,
     ),
     Rule(
@@ -187,11 +197,11 @@ def read(head: bytes, lines: Sequence[bytes], now: float) -> SessionSeen:
     """
     seen = SessionSeen()
     for at, kind, event in _events(lines, now):
-        seen = msgspec.structs.replace(seen, **_news(at, kind, event, seen.windows))
+        seen = structs.replace(seen, **_news(at, kind, event, seen.windows))
     if owner_of(head) == "program":
         return SessionSeen(windows=seen.windows)
     if seen.failure is not None or any(one.is_spent for one in seen.windows):
-        seen = msgspec.structs.replace(seen, worked_at=None)
+        seen = structs.replace(seen, worked_at=None)
     return seen
 
 
@@ -204,7 +214,7 @@ def _news(at: float, kind: str, event: dict[str, Any], windows: Figures) -> dict
             # Of one model alone (`limit_id`), they say nothing of the plan.
             limits = fields(event.get("rate_limits"))
             if words(limits.get("limit_id")) in ("", "codex") and (new := _windows(limits)):
-                new = tuple(msgspec.structs.replace(one, at=at) for one in new)
+                new = tuple(structs.replace(one, at=at) for one in new)
                 return {"windows": new, "worked_at": at}
         case "task_started":
             return {"turn": None, "failure": None}
@@ -243,10 +253,9 @@ def _instant(text: str) -> float | None:
 def _windows(limits: Mapping[str, Any]) -> Figures:
     found = []
     for name in ("primary", "secondary"):
-        one = fields(limits.get(name))
-        used, minutes, at = (
-            _number(one.get(key)) for key in ("used_percent", "window_minutes", "resets_at")
-        )
+        one = {_spelled(key): value for key, value in fields(limits.get(name)).items()}
+        minutes = _number(one.get("window_minutes", one.get("window_duration_mins")))
+        used, at = _number(one.get("used_percent")), _number(one.get("resets_at"))
         if used is not None and minutes:
             found.append(Figure(window_s=minutes * 60, used_percent=used, resets_at=at or None))
     return tuple(found)
@@ -263,7 +272,7 @@ def _with_reset(evidence: Evidence, windows: Figures) -> Evidence:
     if evidence.code != "usagelimitexceeded" or not ends:
         return evidence
     body = {"error": {"type": "usage_limit_reached", "resets_at": max(ends)}}
-    return msgspec.structs.replace(evidence, body=body)
+    return structs.replace(evidence, body=body)
 
 
 CONFIG = "${CODEX_HOME:-~/.codex}/config.toml"
@@ -280,10 +289,14 @@ _SANDBOX = {
 }
 
 
-def start(work: Work, options: Options) -> Call:
+def start(work: Work, options: Options) -> CommandLine:
     argv = ["codex", "exec", "--json", "--skip-git-repo-check", "-C", work.cwd]
+    session: dict[str, Any] = {}
     if not (work.permissions == "workspace" and work.writable):  # which a profile of its own has
         argv += _SANDBOX[work.permissions]
+        session["sandbox"] = _MODE[work.permissions]
+    else:
+        session["config"] = {"default_permissions": _PROFILE}
     settings = ["check_for_update_on_startup=false", "analytics.enabled=false"]
     own = _own_config(work)
     if work.permissions == "workspace":  # as for every agent: its own TMPDIR, not that of all
@@ -297,14 +310,26 @@ def start(work: Work, options: Options) -> Call:
         settings.append(f"model_providers.{name}.request_max_retries=0")
     if work.effort and re.fullmatch(r"[a-z]{1,20}", work.effort):
         settings.append(f'model_reasoning_effort="{work.effort}"')
-    for setting in settings:
-        argv += ["-c", setting]
+    set_by_us = tuple(word for setting in settings for word in ("-c", setting))
+    argv += set_by_us
     model = model_of(work, options)
     if model:
         argv += ["-m", model]
+        session["model"] = model
     if work.resume is not None:
         argv += ["resume", work.resume]  # which takes the options of `exec` only in front of it
-    return command_line(work, options, (*argv, "-"), own_tmp=True)
+    residency = Residency(
+        way="codex",
+        argv=("codex", "app-server", *set_by_us),
+        conversation=work.resume,
+        session=session,
+        reads=(*_READS, *(f"{work.cwd}/{place}" for place in _PROJECT.places)),
+        stored=f"{_SESSIONS}/*/*/*/*{{conversation}}.jsonl",
+        # What one caller has set is nothing that another one may find there.
+        may_stay=options.resident and not options.command and not work.env,
+    )
+    call = command_line(work, options, (*argv, "-"), own_tmp=True)
+    return structs.replace(call, residency=residency)
 
 
 def _untrusted(cwd: str) -> str:
@@ -313,6 +338,8 @@ def _untrusted(cwd: str) -> str:
     places = ("/" + "/".join(names[:end]) for end in range(1, len(names) + 1))
     return ",".join(f'{encode_json(place)}={{trust_level="untrusted"}}' for place in places)
 
+
+_MODE = {"read": "read-only", "workspace": "workspace-write", "full": "danger-full-access"}
 
 _PROFILE = "fallbackd"
 
@@ -400,9 +427,16 @@ class CodexParser(CliParser):
         self._is_complete = False
         self._running: set[str] = set()
         self._refused: list[str] = []
+        self._thread = ""
+        """Thread of the turn; that of a subagent is another one."""
+        self._windows: Figures = ()
 
     def read_event(self, event: dict[str, Any], at: float) -> list[Observation]:
+        if "type" not in event and ("method" in event or "id" in event):
+            return self._read_message(event, at)
         match event.get("type"):
+            case residents.TURN:
+                return self._in_thread(words(event.get("conversation")))
             case "thread.started" if thread := words(event.get("thread_id")):
                 return [Conversation(id=thread)]
             case "turn.started":
@@ -424,6 +458,70 @@ class CodexParser(CliParser):
                 return [GivenUp(evidence=self.error)]
             case _:
                 return [Output()]
+
+    def _in_thread(self, thread: str) -> list[Observation]:
+        self._thread = thread
+        return [Conversation(id=thread)] if thread else []
+
+    def _read_message(self, message: dict[str, Any], at: float) -> list[Observation]:
+        """A message of the app server."""
+        method, said = message.get("method"), fields(message.get("params"))
+        if method is None:
+            if error := fields(message.get("error")):
+                return self.read_event({"type": "turn.failed", "error": error}, at)
+            thread = fields(fields(message.get("result")).get("thread"))
+            return self._in_thread(words(thread.get("id"))) if thread else [Output()]
+        if words(said.get("threadId")) not in ("", self._thread):
+            return [Output()]
+        match method:
+            case "turn/started":
+                return [Phase("thinking")]
+            case "item/started" | "item/completed":
+                return self._read_served_item(fields(said.get("item")), method, at)
+            case "item/agentMessage/delta":
+                told = self.writes(words(said.get("delta")))
+                is_again = any(isinstance(one, AgentText) and one.again for one in told)
+                return told if is_again else [self.answers(), *told]
+            case "error":
+                error = fields(said.get("error"))
+                if said.get("willRetry") is True and (why := words(error.get("additionalDetails"))):
+                    error = {**error, "message": f"{words(error.get('message'))} ({why})"}
+                return self.read_event({"type": "error", **error}, at)
+            case "thread/tokenUsage/updated":
+                used = fields(fields(said.get("tokenUsage")).get("total"))
+                self.usage = Usage(
+                    input_tokens=count(used.get("inputTokens")),
+                    output_tokens=count(used.get("outputTokens")),
+                )
+            case "account/rateLimits/updated":
+                limits = fields(said.get("rateLimits"))
+                if words(limits.get("limitId")) in ("", "codex") and (new := _windows(limits)):
+                    self._windows = tuple(
+                        structs.replace(one, source="event", at=at) for one in new
+                    )
+                    return [FiguresSeen(figures=self._windows)]
+            case "turn/completed":
+                return self._read_end(fields(said.get("turn")))
+        return [Output()]
+
+    def _read_served_item(self, item: dict[str, Any], method: str, at: float) -> list[Observation]:
+        kind = _spelled(words(item.get("type")))
+        if kind in _NOT_OF_THE_MODEL:
+            return [Output()]
+        if kind == "agent_message" and method == "item/started":
+            self.begins()
+        item = {_spelled(name): value for name, value in item.items()}
+        item["type"] = "collab_tool_call" if kind == "collab_agent_tool_call" else kind
+        return self.read_event({"type": method.replace("/", "."), "item": item}, at)
+
+    def _read_end(self, turn: dict[str, Any]) -> list[Observation]:
+        if turn.get("status") == "completed":
+            self._is_complete, self.error = True, None
+            return [self.answers(), self.usage]
+        if error := fields(turn.get("error")):
+            self.error = _with_reset(evidence_of(error), self._windows)
+            return [GivenUp(evidence=self.error)]
+        return [Output()]
 
     def _read_error(self, error: dict[str, Any]) -> list[Observation]:
         message = words(error.get("message"))
@@ -463,6 +561,15 @@ class CodexParser(CliParser):
         return None if reply is None else with_refused(reply, self._refused, _WAY_OUT)
 
 
+_NOT_OF_THE_MODEL = frozenset({"user_message", "hook_prompt"})
+_CAPITAL = re.compile(r"[A-Z]")
+
+
+def _spelled(name: str) -> str:
+    """`aggregatedOutput` as `codex exec` has it."""
+    return _CAPITAL.sub(lambda found: f"_{found[0].lower()}", name)
+
+
 _WAY_OUT = "change its rules in ~/.codex, or use permission `full`"
 
 
@@ -482,6 +589,13 @@ def _has_failed(item: dict[str, Any]) -> bool:
     return item.get("status") in ("failed", "declined") or item.get("exit_code") not in (0, None)
 
 
+_SESSIONS = "${CODEX_HOME:-~/.codex}/sessions"
+_READS = (
+    *(f"${{CODEX_HOME:-~/.codex}}/{name}" for name in ("config.toml", "auth.json", ".env")),
+    *(f"${{CODEX_HOME:-~/.codex}}/{name}" for name in ("AGENTS.md", "hooks.json", "rules")),
+    "/etc/codex/config.toml",
+)
+"""What it has read at its start, beside what is in the project."""
 _LOGIN_WORDS = ("model_provider", "auth", "env_key", "base_url", "oss", "profile")
 
 _FOOTPRINT = Footprint(
@@ -536,5 +650,5 @@ KIND = BackendKind(
     counts_conversation=True,
     structured=True,
     footprint=lambda _: _FOOTPRINT,
-    sessions=SessionFiles(place="${CODEX_HOME:-~/.codex}/sessions", read=read),
+    sessions=SessionFiles(place=_SESSIONS, read=read),
 )

@@ -6,7 +6,7 @@ means for the turn; what the line says otherwise is read by the parser of the ki
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -32,19 +32,29 @@ class Heard(Struct, frozen=True, kw_only=True):
     answer: bytes = b""
     """The process asked for something; this is the reply."""
     refused: bool = False
-    """It does not know what was asked with `mark`."""
+    """It does not do what was asked with `mark`."""
 
 
 NOTHING = Heard()
 
 
 class Way(Protocol):
+    is_known: bool
+    """The program has shown that it knows this way."""
+
     def ready(self, mark: str) -> bytes:
         """Ask for a sign that it is ready, which costs no call of a model."""
         ...
 
-    def before(self, mark: str, mode: str) -> bytes:
+    def before(self, mark: str) -> bytes:
         """Ask for the state in which a prompt is taken, and for a sign that it is there."""
+        ...
+
+    def prompt(self, stdin: bytes) -> bytes:
+        """
+        Args:
+            stdin: What a program that takes this prompt alone reads.
+        """
         ...
 
     def interrupt(self, mark: str) -> bytes:
@@ -61,15 +71,20 @@ class Way(Protocol):
 class ClaudeWay:
     """`claude -p --input-format stream-json --output-format stream-json`, 2.1.197 and later."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: Mapping[str, Any], conversation: str | None) -> None:
+        self.is_known = False
+        self._session = session
         self._cost_usd = 0.0
 
     def ready(self, mark: str) -> bytes:
         return self._ask(mark, {"subtype": "initialize"})
 
-    def before(self, mark: str, mode: str) -> bytes:
+    def before(self, mark: str) -> bytes:
         # A tool of the turn before may have changed it.
-        return self._ask(mark, {"subtype": "set_permission_mode", "mode": mode})
+        return self._ask(mark, {"subtype": "set_permission_mode", **self._session})
+
+    def prompt(self, stdin: bytes) -> bytes:
+        return stdin
 
     def interrupt(self, mark: str) -> bytes:
         return self._ask(mark, {"subtype": "interrupt"})
@@ -85,6 +100,7 @@ class ClaudeWay:
                 if not isinstance(response, dict):
                     return NOTHING
                 refused = response.get("subtype") != "success"
+                self.is_known = self.is_known or not refused
                 return Heard(mark=_word(response.get("request_id")), refused=refused)
             case "control_request":
                 # Nothing that it may ask is granted: its own rules have decided before.
@@ -111,7 +127,208 @@ class ClaudeWay:
         return {"cost_usd": self._cost_usd}
 
 
-WAYS: Mapping[str, Callable[[], Way]] = {"claude": ClaudeWay}
+Opening = Generator[tuple[str, Mapping[str, Any]], dict[str, Any], None]
+"""Calls to be made one after another, each of which is given what the one before has returned."""
+
+
+class _UnfitError(Exception):
+    """Raised by an opening: this program cannot be had in the state that is wanted."""
+
+
+class RpcWay:
+    """Calls and notifications as lines of JSON, in both directions."""
+
+    version: Mapping[str, Any] = {}
+    """Fields that every message has."""
+    initialized = ""
+    """Notification behind the first call, where one is wanted."""
+
+    def __init__(self, session: Mapping[str, Any], conversation: str | None) -> None:
+        self.is_known = False
+        self._session = session
+        self._conversation = conversation or ""
+        self._opening: Opening | None = None
+        self._mark = ""
+        self._call = ""
+        """Id of the call of the opening that is under way."""
+        self._calls = 0
+        self._prompt = ""
+        """Id of the call that is the turn. Empty: an earlier daemon has made it."""
+
+    # For a way to say.
+
+    def opening(self) -> Opening:
+        raise NotImplementedError
+
+    def sign(self) -> Opening:
+        """The calls before a later prompt."""
+        raise NotImplementedError
+
+    def heard(self, method: str, params: dict[str, Any]) -> Heard:
+        """A notification."""
+        raise NotImplementedError
+
+    def answered(self, reply: dict[str, Any]) -> Heard:
+        """The answer to the call that is the turn."""
+        raise NotImplementedError
+
+    def granted(self, method: str, params: dict[str, Any]) -> Mapping[str, Any] | None:
+        """The reply to a request; None: that is an error."""
+        return None
+
+    # What they share.
+
+    def ready(self, mark: str) -> bytes:
+        return self._begin(mark, self.opening())
+
+    def before(self, mark: str) -> bytes:
+        return self._begin(mark, self.sign())
+
+    def counted(self) -> Mapping[str, Any]:
+        return {"conversation": self._conversation}
+
+    def _new(self, prefix: str) -> str:
+        self._calls += 1
+        return f"{prefix}{self._calls}"
+
+    def _begin(self, mark: str, calls: Opening) -> bytes:
+        self._opening, self._mark = calls, mark
+        self._call = self._new("open.")
+        return self._said(next(calls), self._call)
+
+    def _turn(self, method: str, params: Mapping[str, Any]) -> bytes:
+        self._prompt = self._new(_TURN_CALL)
+        return self._said((method, params), self._prompt)
+
+    def _said(self, call: tuple[str, Mapping[str, Any]], id: str = "") -> bytes:
+        method, params = call
+        numbered = {"id": id} if id else {}
+        return _line({**self.version, **numbered, "method": method, "params": params})
+
+    def read(self, line: bytes) -> Heard:
+        event = _object(line)
+        method, params, id = event.get("method"), event.get("params"), event.get("id")
+        params = params if isinstance(params, dict) else {}
+        if isinstance(method, str):
+            return self.heard(method, params) if id is None else self._refusal(id, method, params)
+        if isinstance(id, str) and id and id == self._call:
+            return self._went_on(event)
+        is_turn = isinstance(id, str) and id.startswith(_TURN_CALL)
+        return self.answered(event) if is_turn and id == (self._prompt or id) else NOTHING
+
+    def _refusal(self, id: object, method: str, params: dict[str, Any]) -> Heard:
+        reply = self.granted(method, params)
+        error = {"code": -32601, "message": "no person is there to answer"}
+        said = {"error": error} if reply is None else {"result": reply}
+        return Heard(answer=_line({**self.version, "id": id, **said}))
+
+    def _went_on(self, reply: dict[str, Any]) -> Heard:
+        calls, result = self._opening, reply.get("result")
+        self._call = ""
+        if calls is None or "error" in reply:
+            return Heard(mark=self._mark, refused=True)
+        opens = b"" if self.is_known or not self.initialized else self._said((self.initialized, {}))
+        self.is_known = True
+        try:
+            following = calls.send(result if isinstance(result, dict) else {})
+        except StopIteration:
+            return Heard(mark=self._mark, answer=opens)
+        except _UnfitError:
+            self.is_known = False
+            return Heard(mark=self._mark, refused=True)
+        self._call = self._new("open.")
+        return Heard(answer=opens + self._said(following, self._call))
+
+
+_TURN_CALL = "turn."
+
+
+class CodexWay(RpcWay):
+    """`codex app-server`, 0.169.0 and later: one thread in one directory."""
+
+    initialized = "initialized"
+
+    def __init__(self, session: Mapping[str, Any], conversation: str | None) -> None:
+        super().__init__(session, conversation)
+        self._turn_id = ""
+        self._is_interrupted = False
+
+    def opening(self) -> Opening:
+        yield "initialize", {"clientInfo": {"name": "fallbackd_resident", "version": "1"}}
+        # With `cwd` it would note in its user's settings that the directory is trusted.
+        thread = {"approvalPolicy": "never", **self._session}
+        if self._conversation:
+            thread |= {"threadId": self._conversation, "excludeTurns": True}
+            found = yield "thread/resume", thread
+        else:
+            found = yield "thread/start", thread
+        # A thread that is continued keeps the permissions that it had, unless others are given.
+        profile = _dict(self._session.get("config")).get("default_permissions")
+        if profile is not None and _dict(found.get("activePermissionProfile")).get("id") != profile:
+            raise _UnfitError
+        self._conversation = _word(_dict(found.get("thread")).get("id"))
+
+    def sign(self) -> Opening:
+        yield "thread/loaded/list", {}
+
+    def prompt(self, stdin: bytes) -> bytes:
+        self._turn_id, self._is_interrupted = "", False
+        text = stdin.decode("utf-8", "replace")
+        given = [{"type": "text", "text": text}]
+        return self._turn("turn/start", {"threadId": self._conversation, "input": given})
+
+    def interrupt(self, mark: str) -> bytes:
+        self._is_interrupted = True
+        if not self._turn_id:
+            return b""  # it is said once the turn has an id
+        params = {"threadId": self._conversation, "turnId": self._turn_id}
+        return self._said(("turn/interrupt", params), mark)
+
+    def heard(self, method: str, params: dict[str, Any]) -> Heard:
+        thread = _word(params.get("threadId"))
+        if not thread or thread != (self._conversation or thread):
+            return NOTHING  # of a subagent
+        turn = _dict(params.get("turn"))
+        match method:
+            case "turn/started":
+                self._conversation = thread
+                return Heard(began=True, conversation=thread, answer=self._known(turn))
+            case "turn/completed" if _word(turn.get("id")) == (self._turn_id or turn.get("id")):
+                code = 0 if turn.get("status") == "completed" else 1
+                return Heard(exit_code=code, conversation=thread)
+            case "error":
+                return Heard(began=True)
+            case _:
+                return Heard(began=method.startswith("item/"))
+
+    def answered(self, reply: dict[str, Any]) -> Heard:
+        if "error" in reply:
+            return Heard(began=True, exit_code=1)
+        return Heard(answer=self._known(_dict(_dict(reply.get("result")).get("turn"))))
+
+    def _known(self, turn: dict[str, Any]) -> bytes:
+        is_new = not self._turn_id
+        self._turn_id = _word(turn.get("id"))
+        return self.interrupt(self._new("end.")) if is_new and self._is_interrupted else b""
+
+    def granted(self, method: str, params: dict[str, Any]) -> Mapping[str, Any] | None:
+        return _CODEX_DECLINES.get(method)
+
+
+_CODEX_DECLINES: Mapping[str, Mapping[str, Any]] = {
+    "item/commandExecution/requestApproval": {"decision": "decline"},
+    "item/fileChange/requestApproval": {"decision": "decline"},
+    "mcpServer/elicitation/request": {"action": "decline"},
+}
+
+WAYS: Mapping[str, Callable[[Mapping[str, Any], str | None], Way]] = {
+    "claude": ClaudeWay,
+    "codex": CodexWay,
+}
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _line(value: object) -> bytes:

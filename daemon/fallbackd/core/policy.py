@@ -121,7 +121,7 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     residents: Annotated[int, Meta(ge=0, le=16)] = 0
     """Most agent CLIs that stay after a prompt, so that the next one of the session needs no start;
     0: none stays. Each needs up to 250 MB. They end after ten minutes without a prompt, and where
-    less than a fifth of the memory is free. For kind `claude`."""
+    less than a fifth of the memory is free. For kinds `claude` and `codex`."""
     max_log_bytes: Annotated[int, Meta(ge=65_536)] = 64 * 1024 * 1024
     """Most bytes kept of the output of one attempt."""
     max_sessions: Annotated[int, Meta(ge=1)] = 10_000

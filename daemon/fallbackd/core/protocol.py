@@ -142,13 +142,15 @@ class Residency(Struct, frozen=True, kw_only=True):
     way: str
     """One of `backends.residents.WAYS`."""
     argv: tuple[str, ...]
-    """Its command line without what may differ between two prompts to one process."""
+    """Command line of a process that is to stay, without what may differ between two prompts."""
+    continues: tuple[str, ...] = ()
+    """Words behind it for the conversation that it continues."""
     may_stay: bool = True
     """False: this prompt has a process to itself; those of its conversation are ended before."""
     conversation: str | None = None
     """The one that the prompt continues; None: it begins one."""
-    mode: str = ""
-    """In which it takes the prompt, as its own word."""
+    session: Mapping[str, Any] = field(default_factory=dict)
+    """State in which it takes the prompt, in its own words."""
     reads: tuple[str, ...] = ()
     """Files that it obeys or logs in with: one that was changed ends it. Places are as `lib.homes`
     has them."""

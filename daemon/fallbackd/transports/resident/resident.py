@@ -20,10 +20,11 @@ import secrets
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -68,6 +69,8 @@ class Resident:
         way: str,
         key: str,
         label: tuple[str, str],
+        session: Mapping[str, Any] | None = None,
+        conversation: str | None = None,
         on_over: Callable[["Resident"], None],
         on_rest: Callable[["Resident"], None],
         now: Callable[[], float],
@@ -76,12 +79,14 @@ class Resident:
         Args:
             key: What a prompt has to be equal in to be sent to it.
             label: Its program and its directory, for people.
+            session: See `Residency`.
+            conversation: The one that it was started with.
         """
         self.name = name
         self.directory = directory
         self.key = key
         self.label = label
-        self.conversation = ""
+        self.conversation = conversation or ""
         self.seen: object = None
         """The files that it obeys, as they were when it was started."""
         self.is_ready = False
@@ -98,7 +103,7 @@ class Resident:
         self.executable: object = None
         self.has_begun = anyio.Event()
         """Something of the turn has come."""
-        self._way = WAYS[way]()
+        self._way = WAYS[way](session or {}, conversation)
         self._record = ResidentRecord(way=way)
         self._on_over = on_over
         self._on_rest = on_rest
@@ -148,6 +153,10 @@ class Resident:
         """Go on with the turn that an earlier daemon had begun."""
         self._record = record
         self.attempt, self.is_prompted = record.attempt, True
+
+    @property
+    def knows_way(self) -> bool:
+        return self._way.is_known
 
     def expect(self, running: RunningProcess) -> None:
         """Take in a process that was started, or found."""
@@ -276,17 +285,17 @@ class Resident:
 
     # --- its turns ------------------------------------------------------------------------------
 
-    async def is_usable(self, mode: str | None, *, limit_s: float | None = None) -> bool:
+    async def is_usable(self, *, is_new: bool = False, limit_s: float | None = None) -> bool:
         """
         Ask whether it can take a prompt now.
 
         Args:
-            mode: See `Residency.mode`. None: it was just started, and is asked for no mode.
+            is_new: It was just started.
         """
         running, mark = self._running, secrets.token_hex(8)
         if running is None or self.is_retired:
             return False
-        asked = self._way.ready(mark) if mode is None else self._way.before(mark, mode)
+        asked = self._way.ready(mark) if is_new else self._way.before(mark)
         answered = self._marks[mark] = anyio.Event()
         with anyio.move_on_after(ANSWER_S if limit_s is None else limit_s):
             if await running.say(asked):
@@ -304,11 +313,11 @@ class Resident:
             on_ready: Called just before. Raises `OSError`: it must not be sent.
         """
         try:
-            if await self.is_usable(None, limit_s=math.inf):
+            if await self.is_usable(is_new=True, limit_s=math.inf):
                 self._note_turn(is_first=True)
                 on_ready()
                 self.is_prompted = True
-                if await self.say(prompt):
+                if await self.ask(prompt):
                     return
         except OSError:
             pass
@@ -347,6 +356,10 @@ class Resident:
 
     async def say(self, data: bytes) -> bool:
         return self._running is not None and await self._running.say(data)
+
+    async def ask(self, prompt: bytes) -> bool:
+        """Send it the prompt of its turn."""
+        return await self.say(self._way.prompt(prompt))
 
     async def interrupt(self) -> bool:
         return await self.say(self._way.interrupt(secrets.token_hex(8)))

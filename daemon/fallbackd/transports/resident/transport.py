@@ -143,6 +143,7 @@ class ResidentTransport:
             started=partial(self._started, attempt, key, call, residency, environ),
             listening=partial(self._listening, call),
             alone=alone,
+            has_own_program=call.argv != (*residency.argv, *residency.continues),
         )
         turn.note(phase="opened")
         hit("resident.opened")
@@ -222,7 +223,7 @@ class ResidentTransport:
                 is_usable = (
                     one.seen == self._seen(call, residency, environ)
                     and not self._is_foreign(one, residency, environ)
-                    and await one.is_usable(residency.mode)
+                    and await one.is_usable()
                 )
             finally:
                 if not is_usable:
@@ -255,6 +256,8 @@ class ResidentTransport:
             way=residency.way,
             key=key,
             label=(os.path.basename(call.argv[0]), call.cwd),
+            session=residency.session,
+            conversation=residency.conversation,
             on_over=self._forget,
             on_rest=self._keep_or_end,
             now=self._clock.now,
@@ -263,7 +266,13 @@ class ResidentTransport:
         self._all.add(resident)
         resident.executable = self._executable(call, environ)
         running = await self._processes.open(
-            structs.replace(call, stdin=None, holds_input=True, residency=None),
+            structs.replace(
+                call,
+                argv=(*residency.argv, *residency.continues),
+                stdin=None,
+                holds_input=True,
+                residency=None,
+            ),
             attempt=PREFIX + name,
             directory=str(directory),
             env={},
@@ -323,7 +332,7 @@ class ResidentTransport:
             call,
             argv=residency.argv,
             stdin=None,
-            residency=structs.replace(residency, conversation=None),
+            residency=structs.replace(residency, conversation=None, continues=()),
         )
         digest = hashlib.sha256()
         for part in (same, sorted(environ.items()), secret):
@@ -391,7 +400,7 @@ class ResidentTransport:
 
     def _forget(self, one: Resident) -> None:
         self._all.discard(one)
-        if one.was_refused and one.executable is not None:
+        if one.was_refused and not one.knows_way and one.executable is not None:
             self._refusing.add(one.executable)
 
     # --- what an earlier daemon has left --------------------------------------------------------

@@ -127,7 +127,7 @@ class ResidentTurn:
                     await resident.interrupt()
             else:
                 break
-        if not resident.was_refused:
+        if not self._says_nothing(resident):
             for one in held:
                 yield self._chunk(one)
         with anyio.CancelScope(shield=True):  # bounded by the limits of a stop
@@ -187,6 +187,10 @@ class ResidentTurn:
             return await step()
         return None
 
+    def _says_nothing(self, resident: Resident) -> bool:
+        """What it printed before its prompt is no output of the attempt."""
+        return resident.was_refused
+
     def _chunk(self, chunk: Chunk) -> Chunk:
         """Recorded, then handed on."""
         self._log.write(chunk)
@@ -205,9 +209,12 @@ class NewTurn(ResidentTurn):
         started: Callable[[], Awaitable[Resident | NotStarted | None]],
         listening: Callable[[Resident, Callable[[], None]], MemoryObjectReceiveStream[Item]],
         alone: Callable[[], Awaitable[Running]],
+        has_own_program: bool,
     ) -> None:
         """
         Args:
+            has_own_program: A process that stays is started in another way than one for this
+                prompt, which may do where that one does not.
             resting: A resident that can take the prompt now, and is this turn's; None: there is
                 none.
             started: A process that was started to stay; None: there is no room for it.
@@ -220,6 +227,8 @@ class NewTurn(ResidentTurn):
         self._start = started
         self._listen = listening
         self._run_alone = alone
+        self._has_own_program = has_own_program
+        self._may_be_sent = False
 
     async def _course(self) -> AsyncIterator[Chunk]:
         resident = await self._unless_stopped(self._find_resting)
@@ -263,17 +272,21 @@ class NewTurn(ResidentTurn):
         except OSError:
             await resident.end()
             return None
-        await resident.say(self._prompt)
+        await resident.ask(self._prompt)
         hit("resident.sent")
         return heard
 
     def _sending(self, resident: Resident) -> None:
+        self._may_be_sent = True
         self.note(phase="sending", resident=resident.name)
         hit("resident.sending")
 
     def _may_run_alone(self, refusing: Resident) -> bool:
         is_gone = self._exit is not None and self._exit.gone
-        return refusing.was_refused and is_gone and not self._is_stopped()
+        return self._says_nothing(refusing) and is_gone and not self._is_stopped()
+
+    def _says_nothing(self, resident: Resident) -> bool:
+        return resident.was_refused or (self._has_own_program and not self._may_be_sent)
 
     def _never_begun(self) -> Exit:
         return ProcessExit(at=self._now(), stopped=True, note="stopped before it was sent")
