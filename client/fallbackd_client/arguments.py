@@ -39,6 +39,11 @@ class DelegateArguments(TypedDict, total=False):
     differs_from: Sequence[str]
     permissions: Permissions | None
     env: dict[str, str] | None
+    when_available: bool
+    wait_for_s: float | None
+    wait_until_at: float | None
+    not_before_at: float | None
+    priority: int
     orphan_s: float | None
     metadata: dict[str, Any] | None  # the caller's own JSON
 

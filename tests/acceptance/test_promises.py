@@ -1,6 +1,7 @@
 """What the answer of a method promises holds behind a `kill -9`, or is said not to."""
 
 import resource
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ class Scene(NamedTuple):
     running: str
     queued: str
     question: str
+    standby: str
 
     async def call(self, method: str, params: Json) -> Json:
         return await self.daemon.client.call(method, params)
@@ -74,6 +76,9 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         slow["orphan_s"] = 3600
         begun = await call("delegate", slow)
         queued = await call("delegate", {**slow, "prompt": "queued\n"})
+        later = {"prompt": "x", "wait": "accepted", "session": "u", "when_available": True}
+        later["not_before_at"] = time.time() + 3600
+        standby = await call("delegate", {**later, "backend": "slow"})
         with anyio.fail_after(HANG_S):
             while not (daemon.home / "begun").exists():
                 await anyio.sleep(0.02)
@@ -83,8 +88,9 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
             running=begun["delegation"],
             queued=queued["delegation"],
             question=asking["question"]["question"],
+            standby=standby["delegation"],
         )
-        for session in ("s", "t"):
+        for session in ("s", "t", "u"):
             await call("delegation.cancel", {"session": session})
 
 
@@ -120,6 +126,11 @@ async def _has_no_hops(play: Scene, answer: Json) -> bool:
     return not (await play.call("session.get", {"session": "moved"}))["hops"]
 
 
+async def _has_priority(play: Scene, answer: Json) -> bool:
+    found = await play.call("delegation.get", {"delegation": play.standby})
+    return bool(found["standby"]["priority"] == 7)
+
+
 async def _is_not_followed(play: Scene, answer: Json) -> bool:
     return await play.state_of(play.running) == "running"
 
@@ -130,6 +141,9 @@ PROMISED: dict[str, Promise] = {
     "delegation.reply": Promise(lambda play: {"delegation": play.done, "prompt": "y"}, _is_known),
     "delegation.cancel": Promise(lambda play: {"delegation": play.queued}, _is_cancelled),
     "delegation.keep": Promise(lambda play: {"delegation": play.running}, _is_not_followed),
+    "delegation.standby": Promise(
+        lambda play: {"delegation": play.standby, "priority": 7}, _has_priority
+    ),
     "health": Promise(lambda _: {"action": "pause", "target": "writer"}, _is_paused),
     "question.answer": Promise(
         lambda play: {"question": play.question, "choice": "stop"}, _is_answered

@@ -98,6 +98,7 @@ def of_others() -> dict[str, Attempt]:
         "read the log of theirs": ("delegation.log", one),
         "explain theirs": ("explain", one),
         "keep theirs": ("delegation.keep", one),
+        "start theirs": ("delegation.standby", {**one, "starts": True}),
         "cancel theirs": ("delegation.cancel", one),
         "cancel theirs by request": ("delegation.cancel", {"request_id": "r-theirs"}),
         "cancel theirs by session": ("delegation.cancel", session),

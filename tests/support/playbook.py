@@ -42,6 +42,7 @@ from fallbackd.core.protocol import Observation, Usage
 from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Delegation, Session, Snapshot
 from fallbackd.core.watch import Watch, see
+from fallbackd.core.work.standby import in_order
 from fallbackd.engine.loop import keys_of
 from fallbackd.stores.mirror import Draft, Mirror
 
@@ -209,7 +210,7 @@ class Playbook:
             case WakeWaiting():
                 self._pending.extend(
                     Woke(delegation=one.delegation, luck=self.luck)
-                    for one in self.memory.mirror.active.values()
+                    for one in in_order(self.memory.mirror.active.values())
                     if (one.state in ("waiting", "queued", "awaiting_answer") or one.cancelling)
                     and one.running is None
                 )

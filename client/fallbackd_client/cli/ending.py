@@ -28,6 +28,7 @@ from fallbackd_client.cli.views import (
     not_found,
     question_view,
     refusal,
+    standing_by,
 )
 from fallbackd_client.client import Connection
 from fallbackd_client.errors import ClientError, NoDaemon
@@ -206,6 +207,8 @@ class Progress:
         ]
         if known.get("blocked_by"):
             words[2] = f"waiting for {known['blocked_by']}, which is using the session or directory"
+        if isinstance(standby := known.get("standby"), dict):
+            words[2] = standing_by(standby)
         if known.get("created_at") is not None:
             words.append(duration(time.time() - known["created_at"]))
         if said := self._said[-_SAID_CHARS:].strip():

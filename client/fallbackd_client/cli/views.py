@@ -577,3 +577,11 @@ def usage_words(usage: Json) -> str:
     # The vectors of a few words cost a ten-millionth.
     shown = "" if cost is None else f", {cost:.{9 if 0 < cost < 0.0001 else 4}f} USD"
     return f"{read} tokens in, {written} out{shown}"
+
+
+def standing_by(standby: dict[str, Json]) -> str:
+    """Say for what it waits, and until when."""
+    at, expects_at = time.time(), standby.get("expects_at")
+    when = "a repair" if expects_at is None else clock(float(str(expects_at)), at)
+    limit = clock(float(str(standby.get("limit_at") or at)), at)
+    return f"on standby until {when} (at most until {limit})"

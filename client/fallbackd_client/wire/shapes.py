@@ -254,6 +254,21 @@ class TokenUsage(Struct, frozen=True, kw_only=True):
     """Cost in US dollars, where the provider says it, or `[prices]` does."""
 
 
+class Standby(Struct, frozen=True, kw_only=True):
+    """The wait of work until a backend is available."""
+
+    since_at: float
+    """When it began to wait."""
+    expects_at: float | None = None
+    """When it looks again; null: it waits for a repair."""
+    limit_at: float
+    """When it is refused."""
+    not_before_at: float | None = None
+    """It does not start before."""
+    priority: int = 0
+    """Of what waits, the highest goes first."""
+
+
 class Delegation(Struct, frozen=True, kw_only=True):
     """One request, from acceptance to its one answer."""
 
@@ -337,6 +352,8 @@ class Delegation(Struct, frozen=True, kw_only=True):
     """The attempt from inside which it was requested; null: a person requested it."""
     blocked_by: str | None = None
     """The delegation whose session or directory it waits for."""
+    standby: Standby | None = None
+    """Its wait until a backend is available; null: it does not wait for one."""
     orphan_s: float | None = None
     """Stopped after so long without a caller; null: it outlives its callers."""
     wait_over: bool = False
@@ -382,6 +399,8 @@ class DelegationLine(Struct, frozen=True, kw_only=True):
     """A sentence for people about how it ended."""
     prompt: str | None = None
     """How the prompt begins, with secrets masked, in `delegation.list`; null: it is gone."""
+    standby: Standby | None = None
+    """Its wait until a backend is available; null: it does not wait for one."""
 
 
 class ConfigProblem(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from fallbackd.core import records
 from fallbackd.core.authority import Authority, by_default
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import delegation_asking
-from fallbackd.engine import feedback
+from fallbackd.engine import feedback, standby
 from fallbackd.engine.requests import NewWork
 from fallbackd.lib.alike import alike
 from fallbackd.ports.store import Selection
@@ -27,6 +27,7 @@ from fallbackd_client.wire.methods.delegations import (
     DELEGATION_LIST,
     DELEGATION_REPLY,
     DELEGATION_RETRY,
+    DELEGATION_STANDBY,
     DELEGATION_WAIT,
     DelegateParams,
     DelegationCancelParams,
@@ -36,6 +37,7 @@ from fallbackd_client.wire.methods.delegations import (
     DelegationListResult,
     DelegationReplyParams,
     DelegationRetryParams,
+    DelegationStandbyParams,
     DelegationWaitParams,
 )
 from fallbackd_client.wire.methods.questions import (
@@ -330,6 +332,14 @@ async def delegation_keep(
     return await _shown(engine, found, caller)
 
 
+async def delegation_standby(
+    engine: "Engine", params: DelegationStandbyParams, caller: Caller
+) -> Delegation:
+    terms = msgspec.structs.asdict(params)
+    changed = await standby.change(engine, terms.pop("delegation"), **terms)
+    return await _shown(engine, changed, caller)
+
+
 async def question_list(
     engine: "Engine", params: QuestionListParams, caller: Caller
 ) -> QuestionListResult:
@@ -421,6 +431,7 @@ HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(DELEGATION_WAIT, delegation_wait, waits=True),
     Handler(DELEGATION_CANCEL, delegation_cancel),
     Handler(DELEGATION_KEEP, delegation_keep),
+    Handler(DELEGATION_STANDBY, delegation_standby),
     Handler(QUESTION_LIST, question_list),
     Handler(QUESTION_ANSWER, question_answer),
     Handler(SESSION_GET, session_get),

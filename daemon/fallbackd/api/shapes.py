@@ -235,10 +235,24 @@ def delegation(one: state.Delegation, *, text: str | None = None) -> wire.Delega
         failure=failure(one.failure),
         question=question(one.questions[-1]) if one.questions else None,
         handed_back=convert(one.handed_back, wire.HandedBack | None, from_attributes=True),
+        standby=standby(one),
         usage=usage(one.usage),
         log_path=logs[-1] if logs else None,
         metadata=one.metadata or None,
         model=one.attempts[-1].model if one.attempts else None,
+    )
+
+
+def standby(one: state.Delegation) -> wire.Standby | None:
+    """Terms of work that waits for a backend now; None: it does not."""
+    if not one.on_standby or one.standby is None or one.waiting is None:
+        return None
+    until_at = one.waiting.until_at
+    return alike(
+        wire.Standby,
+        one.standby,
+        since_at=one.waiting.since_at,
+        expects_at=None if until_at >= one.standby.limit_at else until_at,
     )
 
 
@@ -262,6 +276,7 @@ def delegation_line(one: state.Delegation, *, prompt: str | None = None) -> wire
         hops=len(one.hops),
         fallback_reason=views.fallback_reason(one),
         prompt=prompt,
+        standby=standby(one),
     )
 
 

@@ -490,7 +490,9 @@ class ShareTable(Struct, frozen=True, kw_only=True):
     """Allow an unencrypted connection to another host without a warning."""
 
 
-NotifyEvent = Literal["failed_over", "all_unavailable", "recovered", "question", "limit_near"]
+NotifyEvent = Literal[
+    "failed_over", "all_unavailable", "recovered", "question", "limit_near", "standby"
+]
 NOTIFY_EVENTS: tuple[NotifyEvent, ...] = get_args(NotifyEvent)
 
 

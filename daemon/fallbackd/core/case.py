@@ -104,9 +104,9 @@ FREE_TIERS = frozenset({"model", "in_session"})
 
 def reactive_hops(delegation: Delegation) -> int:
     """Moves that count."""
-    return sum(
-        1 for hop in delegation.hops if hop.trigger == "reactive" and hop.tier_to not in FREE_TIERS
-    )
+    standby = delegation.standby
+    hops = delegation.hops if standby is None else delegation.hops[standby.hops :]
+    return sum(1 for hop in hops if hop.trigger == "reactive" and hop.tier_to not in FREE_TIERS)
 
 
 def turn_of(delegation: Delegation) -> Turn:
@@ -116,7 +116,7 @@ def turn_of(delegation: Delegation) -> Turn:
         asked,
         candidates=asked.candidates if delegation.failover else asked.candidates[:1],
         prompt_tokens=_whole_tokens(delegation),
-        tried=tuple(map(_tried, delegation.attempts)),
+        tried=tuple(map(_tried, delegation.counted)),
         hops=reactive_hops(delegation),
     )
 

@@ -23,7 +23,7 @@ from fallbackd.core.opencode.session import in_project, project_of
 from fallbackd.core.policy import Policy
 from fallbackd.core.quota import quota_seen
 from fallbackd.core.records import Snapshot
-from fallbackd.core.work import admit, answer, ended, resume, running, sessions
+from fallbackd.core.work import admit, answer, ended, resume, running, sessions, standby
 
 
 def decide(snapshot: Snapshot, event: Event, policy: Policy, *, now: float) -> Decision:
@@ -51,6 +51,7 @@ DECIDED: Mapping[type, Callable[[Case, Any], Decision | None]] = {
     events.DelegateRequested: admit.delegate_requested,
     events.CancelRequested: admit.cancel_requested,
     events.KeepRequested: running.keep_requested,
+    events.StandbyAsked: standby.standby_asked,
     events.QuestionAnswered: answer.question_answered,
     events.Woke: running.woke,
     events.Resumed: resume.resumed,

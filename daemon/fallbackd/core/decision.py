@@ -174,6 +174,7 @@ RejectionKind = Literal[
     "unknown_question",
     "answered",
     "choice",
+    "standby",
 ]
 
 

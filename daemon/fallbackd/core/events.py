@@ -10,7 +10,7 @@ from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.policy import Entry
 from fallbackd.core.protocol import Usage
 from fallbackd.core.reasons import Reason
-from fallbackd.core.records import Asked, CarriedWord, Delegation, Session, Turn
+from fallbackd.core.records import Asked, CarriedWord, Delegation, Session, Standby, Turn
 from fallbackd.core.share import SharedRecord
 from fallbackd.core.watch import EffectsWord, Watch
 
@@ -135,9 +135,22 @@ class DelegateRequested(Asked, frozen=True, kw_only=True, tag="delegate_requeste
     """Directory for the logs of its attempts; that of attempt n is `<log_dir>/<n>/output.log`."""
     boot: str = ""
     """Identity of this boot of the machine."""
+    standby: Standby | None = None
+    """Terms on which it waits until a backend is available; None: it does not."""
     env_names: tuple[str, ...] = ()
     """Variables that the caller set. Their values are nowhere but in the engine."""
     luck: float = 0.5
+
+
+class StandbyAsked(Struct, frozen=True, kw_only=True, tag="standby_asked"):
+    """Work that waits for a backend is to be started now, or gets other terms."""
+
+    delegation: DelegationId
+    starts: bool = False
+    wait_for_s: float | None = None
+    wait_until_at: float | None = None
+    not_before_at: float | None = None
+    priority: int | None = None
 
 
 class AttemptStarted(Struct, frozen=True, kw_only=True, tag="attempt_started"):
@@ -427,6 +440,7 @@ class WorkspaceMoved(Struct, frozen=True, kw_only=True, tag="workspace_moved"):
 Event = (
     DelegateRequested
     | RecordsFound
+    | StandbyAsked
     | AttemptStarted
     | ConversationSeen
     | AttemptAnswered

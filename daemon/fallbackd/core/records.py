@@ -447,6 +447,15 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unfinished: tuple[str, ...] = ()
     """Of that, what has no result: it may or may not have been done."""
 
+    @property
+    def has_passed(self) -> bool:
+        """True if it failed for a reason that says nothing about the task, and passes."""
+        if self.failure is None:
+            return False
+        row = self.failure.reason.row
+        is_own = self.failure.reason is Reason.LOCAL_NETWORK
+        return is_own or (row.about == "backend" and row.window is not None)
+
 
 class Hop(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: float
@@ -491,6 +500,35 @@ class Waiting(Struct, frozen=True, kw_only=True):
     credential: str | None = None
     """The one that is tried again; None: whichever is best by then."""
     is_stated: bool = False
+
+
+class Standby(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The terms on which work waits until a backend is available, and how far it has come."""
+
+    limit_at: float
+    """It ends without an attempt then."""
+    is_by_clock: bool = False
+    """`limit_at` was given as a time of the clock, not as a duration."""
+    not_before_at: float | None = None
+    """A time of the clock."""
+    priority: int = 0
+    most_priority: int = 100
+    timeout_s: float | None = None
+    """Deadline of the work, which counts from its start."""
+    outer_at: float | None = None
+    """Deadline of the work of which it is a part."""
+    since_at: float | None = None
+    """Time since which it is on standby; None: it is not."""
+    again_at: float | None = None
+    """Nothing is tried before: what failed last has marked nothing."""
+    pauses: int = 0
+    """Such failures in a row."""
+    attempts: int = 0
+    """Number of attempts before it was last on standby: a limit uses up none."""
+    hops: int = 0
+    """The same for hops."""
+    starts: bool = False
+    """A person starts it, whatever is known of its backends."""
 
 
 class HandedBack(Struct, frozen=True, kw_only=True):
@@ -565,6 +603,8 @@ class Delegation(Terms, frozen=True, kw_only=True):
     """A sentence for people about how it ended."""
     retry_at: float | None = None
     waiting: Waiting | None = None
+    standby: Standby | None = None
+    """None: it is refused where no backend is available."""
     blocked_by: DelegationId | None = None
     """It waits for this one to leave its session or its directory, and holds neither yet."""
     phase: str | None = None
@@ -625,6 +665,20 @@ class Delegation(Terms, frozen=True, kw_only=True):
         return self.state in ENDED
 
     @property
+    def on_standby(self) -> bool:
+        """True if it waits for a backend on the terms of its caller."""
+        standby = self.standby
+        return self.state == "waiting" and standby is not None and standby.since_at is not None
+
+    @property
+    def counted(self) -> "tuple[Attempt, ...]":
+        """Attempts that use up its budget: not those before it was last on standby that passed."""
+        if self.standby is None:
+            return self.attempts
+        before = self.attempts[: self.standby.attempts]
+        return (*(one for one in before if not one.has_passed), *self.attempts[len(before) :])
+
+    @property
     def running(self) -> Attempt | None:
         """The attempt that is under way, if any: never more than one."""
         if self.attempts and self.attempts[-1].state in ("starting", "running", "stopping"):
@@ -633,6 +687,12 @@ class Delegation(Terms, frozen=True, kw_only=True):
 
     def attempt(self, wanted: AttemptId) -> Attempt | None:
         return next((one for one in self.attempts if one.attempt == wanted), None)
+
+
+def standby_order(one: Delegation) -> tuple[int, float, str]:
+    """Order in which waiting work starts: by priority, then by age."""
+    priority = 0 if one.standby is None else one.standby.priority
+    return -priority, one.created_at, one.delegation
 
 
 class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):

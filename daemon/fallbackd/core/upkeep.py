@@ -35,6 +35,7 @@ from fallbackd.core.scopes import (
     touched,
 )
 from fallbackd.core.share import folded
+from fallbackd.core.work import standby
 from fallbackd.core.work.resolution import role_counting
 
 UNMARKED = frozenset(one.value for one in Reason if one.row.window is None)
@@ -100,6 +101,8 @@ def health_marked(case: Case, event: HealthMarked) -> bool:
         source=event.source,
     )
     case.put_health(record)
+    if any(one.on_standby for one in case.snapshot.active.values()):
+        case.wake_waiting()  # it may end sooner than what it replaces
     return True
 
 
@@ -410,6 +413,8 @@ def clock_stepped(case: Case, event: ClockStepped) -> None:
     case.keep_facts(event.facts)
     for one in case.snapshot.active.values():
         case.update_other(one.delegation, **_shifted(one, event.by_s))
+    if any(one.on_standby for one in case.snapshot.active.values()):
+        case.wake_waiting()  # what was named by the clock has come nearer, or has not
 
 
 def _shifted(delegation: Delegation, by_s: float) -> dict[str, Any]:
@@ -454,6 +459,7 @@ def _shifted(delegation: Delegation, by_s: float) -> dict[str, Any]:
         "outcome": outcome,
         "attempts": attempts,
         "waiting": waiting,
+        "standby": standby.shifted(delegation.standby, by_s),
         "turn": structs.replace(delegation.turn, marks=marks),
         "questions": shifted(delegation.questions, by_s),
         "rests_until_at": moved(delegation.rests_until_at),

@@ -190,8 +190,9 @@ def _scope(record: Health, *, now: float) -> Shown:
 def fallback_from(delegation: Delegation) -> BackendId | None:
     """The backend originally asked for; None without a move away from it."""
     hops = delegation.hops
-    is_back = all(
-        one.trigger == "recovery" and one.to_backend == delegation.requested for one in hops
+    last = hops[-1] if hops else None
+    is_back = last is None or (
+        last.trigger == "recovery" and last.to_backend == delegation.requested
     )
     return None if is_back else delegation.requested
 

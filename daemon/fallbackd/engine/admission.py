@@ -23,7 +23,7 @@ from fallbackd.core.decision import Rejection
 from fallbackd.core.events import DelegateRequested
 from fallbackd.core.ids import AttemptId, DelegationId, SessionId
 from fallbackd.core.policy import Entry, Policy
-from fallbackd.core.records import Delegation, Snapshot
+from fallbackd.core.records import Delegation, Snapshot, Standby
 from fallbackd.core.routing.candidates import (
     UNKNOWN,
     family_of,
@@ -32,6 +32,7 @@ from fallbackd.core.routing.candidates import (
     known_families,
 )
 from fallbackd.core.scopes import find_backend
+from fallbackd.core.work.standby import terms
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.live import Held
 from fallbackd.engine.requests import Invalid, NewWork, NotPermitted, Refused, Unknown, mode_of
@@ -135,6 +136,26 @@ def digest(work: NewWork) -> str:
         orphan_s=None,
     )
     return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()
+
+
+def standby(work: NewWork, *, now: float) -> Standby | None:
+    """
+    Return the terms on which work waits until a backend is available; None: it does not.
+
+    Raises:
+        Invalid: They contradict each other or the clock.
+    """
+    try:
+        return terms(
+            when_available=work.when_available,
+            wait_for_s=work.wait_for_s,
+            wait_until_at=work.wait_until_at,
+            not_before_at=work.not_before_at,
+            priority=work.priority,
+            now=now,
+        )
+    except ValueError as error:
+        raise Invalid(str(error)) from None
 
 
 def _require_printable(name: str, value: str | None, maximum: int) -> None:
@@ -478,6 +499,13 @@ def _asked(runs: Runs, one: Delegation, prompt: str) -> NewWork:
     try:
         fields = msgspec.json.decode(request, type=dict[str, msgspec.Raw])
         whole = {**fields, "prompt": msgspec.Raw(msgspec.json.encode(prompt))}
-        return msgspec.json.decode(msgspec.json.encode(whole), type=NewWork)
+        asked = msgspec.json.decode(msgspec.json.encode(whole), type=NewWork)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise Unknown(f"the parameters of {name} cannot be read: {error}") from error
+    # Times of the clock were meant for that one.
+    return structs.replace(
+        asked,
+        when_available=one.standby is not None,
+        wait_until_at=None,
+        not_before_at=None,
+    )

@@ -49,6 +49,7 @@ from fallbackd.core.figures import Figures
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.quota import news_of
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
+from fallbackd.core.work.standby import in_order
 from fallbackd.engine import admission, judging
 from fallbackd.engine.admission import Directory, admit, digest, directory_of
 from fallbackd.engine.attempts import RunningAttempts
@@ -185,7 +186,7 @@ class Engine:
 
     async def _resume(self) -> None:
         """Go on with what an earlier run has left unfinished."""
-        left = list(self.store.peek().active.values())
+        left = in_order(self.store.peek().active.values())
         for one in left:
             prompt = await anyio.to_thread.run_sync(self.runs.take_up, one.delegation)
             self._held[one.delegation] = Held(prompt, {}, missing=one.env_names)
@@ -315,7 +316,7 @@ class Engine:
         self._running.shift(by_s)
         stepped = ClockStepped(by_s=by_s, facts=self.clock_facts())
         with anyio.CancelScope(shield=True):
-            await self._committing.transact(Keys(), stepped)
+            self._follow(await self._committing.transact(Keys(), stepped), shifted_s=self.shifted_s)
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -498,6 +499,7 @@ class Engine:
         event = admit(
             work, directory, self.settings.policy, self.world, seen, differs_from=differs_from
         )
+        event = structs.replace(event, standby=admission.standby(work, now=self.clock.now()))
         self.require_room()  # others were accepted meanwhile
         try:
             self.runs.create(event.delegation, work.prompt, admission.kept(work))
@@ -615,9 +617,9 @@ class Engine:
         await anyio.to_thread.run_sync(self.runs.write_held)
 
     def _working(self) -> list[DelegationId]:
-        """Unfinished work that no question holds: an open question outlives the daemon."""
+        """Unfinished work but for what outlives the daemon: open questions, and work on standby."""
         active = self.store.peek().active
-        return [name for name, one in active.items() if one.question is None]
+        return [name for name, one in active.items() if not (one.question or one.on_standby)]
 
     async def wait(
         self,

@@ -42,6 +42,7 @@ from fallbackd.core.events import (
     Resumed,
     SessionCompacted,
     SessionEnded,
+    StandbyAsked,
     TurnAnswered,
     TurnBegan,
     TurnEnded,
@@ -67,7 +68,15 @@ _OfAttempt = (
     | AttemptGaveUp
     | AttemptEnded
 )
-_OfDelegation = Woke | CancelRequested | KeepRequested | Resumed | QuestionAnswered | WorkspaceMoved
+_OfDelegation = (
+    Woke
+    | CancelRequested
+    | KeepRequested
+    | Resumed
+    | QuestionAnswered
+    | StandbyAsked
+    | WorkspaceMoved
+)
 _OfSession = (
     ResolveRequested
     | Reported
@@ -132,7 +141,7 @@ KEYS: Mapping[type, Callable[[Any, Snapshot], Keys]] = {
 """Functions that name the records, by the type of the event."""
 
 
-KEPT_FIRST = (DelegateRequested, QuestionAnswered)
+KEPT_FIRST = (DelegateRequested, QuestionAnswered, StandbyAsked)
 """Events that begin work: nothing is done about them unless they can be put on record."""
 
 _OF_THIS_BOOT = (AttemptStarted, AttemptAnswered)

@@ -64,6 +64,12 @@ class NewWork(Asked, frozen=True, kw_only=True):
     differs_from: tuple[str, ...] = ()
     """Families of models, or delegations whose author is meant."""
     parent: str | None = None
+    when_available: bool = False
+    """Wait until a backend is available, instead of being refused; so do the next three."""
+    wait_for_s: float | None = None
+    wait_until_at: float | None = None
+    not_before_at: float | None = None
+    priority: int = 0
 
     def __repr__(self) -> str:
         return f"NewWork(<{len(self.prompt)} chars>, backend={self.backend!r})"

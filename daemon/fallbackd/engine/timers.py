@@ -20,6 +20,7 @@ from fallbackd.core.events import Event, Woke
 from fallbackd.core.ids import AttemptId, DelegationId
 from fallbackd.core.records import Delegation
 from fallbackd.core.work.plan import free_places, turns
+from fallbackd.core.work.standby import in_order
 from fallbackd.engine.environment import Settings, World
 from fallbackd.engine.live import LiveAttempt
 from fallbackd.ports.store import Store
@@ -206,7 +207,7 @@ class Waking:
 
     async def wake_waiting(self) -> None:
         host = self._host
-        for name in list(host.store.peek().active):
+        for name in [one.delegation for one in in_order(host.store.peek().active.values())]:
             delegation = host.store.peek().active.get(name)
             is_idle = delegation is not None and delegation.running is None
             if delegation is not None and is_idle and _hears(delegation):

@@ -82,6 +82,11 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 home="work",
             ),
             Command(
+                "standby",
+                "list what waits for a backend; start or move it",
+                "standby start @last",
+            ),
+            Command(
                 "continue",
                 "move a conversation to another agent",
                 "continue --from claude --to codex",

@@ -12,6 +12,7 @@ from fallbackd_client.cli.output import (
     NARROW,
     Style,
     UsageError,
+    clock,
     display_width,
     duration,
     one_line,
@@ -168,6 +169,10 @@ def _age(one: dict[str, Json], at: float) -> str:
 
 def _doing(one: dict[str, Json]) -> str:
     """Say what keeps it from being worked on, instead of what was asked."""
+    standby = one.get("standby")
+    if isinstance(standby, dict):
+        at = standby.get("expects_at")
+        return "on standby" + ("" if at is None else f" until {clock(at, time.time())}")
     waits = one.get("blocked_by") and one.get("state") in ("queued", "waiting")
     return f"waits for {one['blocked_by']}" if waits else ""
 

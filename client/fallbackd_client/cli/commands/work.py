@@ -9,6 +9,7 @@ import stat
 import sys
 
 from fallbackd_client.cli import exits, ids
+from fallbackd_client.cli.commands.standby import standby_flags, standby_params
 from fallbackd_client.cli.ending import begun, finish, see_through
 from fallbackd_client.cli.output import UsageError, note, show
 from fallbackd_client.cli.parsing import duration_s, limit_s, wait_for_flag
@@ -68,6 +69,12 @@ def register_delegate(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="fail at once if the session or directory is in use (default: wait for it)",
     )
+    add(
+        "--when-available",
+        action="store_true",
+        help="where no backend is available, wait until one is (see `standby`)",
+    )
+    standby_flags(parser)
     add("--no-failover", action="store_true", help="use the first candidate only")
     add("--request-id", metavar="I", help="idempotency key")
     add(
@@ -138,6 +145,8 @@ def _delegate_params(args: argparse.Namespace) -> dict[str, Json]:
         "settle_s": args.settle,
         "timeout_s": args.deadline,
         "queue": False if args.no_queue else None,
+        "when_available": args.when_available or None,
+        **standby_params(args),
         "request_id": os.urandom(16).hex() if args.request_id is None else args.request_id,
         "failover": False if args.no_failover else None,
         "on_partial": args.on_partial,

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from fallbackd_client.wire.bounds import (
+    CalendarInstant,
     ChainName,
     CountLimit,
     Cursor,
@@ -17,11 +18,13 @@ from fallbackd_client.wire.bounds import (
     Name,
     OnPartial,
     Permissions,
+    Priority,
     PromptText,
     RequestName,
     RoleName,
     SessionName,
     SettleS,
+    StandbyS,
     WaitFor,
     WaitS,
     one_of,
@@ -76,6 +79,16 @@ class DelegateParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Wait for a session or directory that is in use; false: refuse at once with -32002."""
     timeout_s: DeadlineS | None = None
     """Deadline of the work: it is stopped after this time."""
+    when_available: bool = False
+    """Wait until a backend is available, for 24 h at most, instead of being refused."""
+    wait_for_s: StandbyS | None = None
+    """The same, for this long at most."""
+    wait_until_at: CalendarInstant | None = None
+    """The same, until this time of the clock at most."""
+    not_before_at: CalendarInstant | None = None
+    """Start no attempt before this time of the clock; the work waits like the above."""
+    priority: Priority = 0
+    """Of work that waits for a backend, the highest goes first; 0 from inside an attempt."""
     request_id: RequestName | None = None
     """Idempotency key: the same id with the same parameters is the same delegation."""
     failover: bool = True
@@ -376,6 +389,51 @@ DELEGATION_CANCEL: Method[DelegationCancelParams, Delegation] = Method(
 )
 
 
+class DelegationStandbyParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Terms that are left out stay as they are."""
+
+    delegation: Name
+    """One that waits until a backend is available."""
+    starts: bool = False
+    """Start it now, whatever is known of its backends; one that is paused stays paused."""
+    wait_for_s: StandbyS | None = None
+    """It is refused after this time from now."""
+    wait_until_at: CalendarInstant | None = None
+    """It is refused at this time of the clock."""
+    not_before_at: CalendarInstant | None = None
+    """It does not start before this time of the clock; a time that is over: at once."""
+    priority: Priority | None = None
+    """Of what waits, the highest goes first."""
+
+
+DELEGATION_STANDBY: Method[DelegationStandbyParams, Delegation] = Method(
+    "delegation.standby",
+    params=DelegationStandbyParams,
+    result=Delegation,
+    read_only=False,
+    who="own",
+    promises="record",
+    errors=("unknown", "draining"),
+    summary="Start work that waits until a backend is available, or change its terms.",
+    example=(
+        {"delegation": "d4f0c2a91b7e", "priority": 10},
+        {
+            "delegation": "d4f0c2a91b7e",
+            "state": "waiting",
+            "created_at": 1767268800.0,
+            "requested": "codex",
+            "active": "codex",
+            "standby": {
+                "since_at": 1767268801.0,
+                "expects_at": 1767283200.0,
+                "limit_at": 1767355200.0,
+                "priority": 10,
+            },
+        },
+    ),
+)
+
+
 class DelegationKeepParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation: Name
     """Id of the delegation."""
@@ -412,4 +470,5 @@ METHODS = (
     DELEGATION_WAIT,
     DELEGATION_CANCEL,
     DELEGATION_KEEP,
+    DELEGATION_STANDBY,
 )

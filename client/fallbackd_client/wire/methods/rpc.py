@@ -32,7 +32,7 @@ ABOUT: dict[int, About] = {
     codes.METHOD_NOT_FOUND: About(text="This version has no such method."),
     codes.INVALID_PARAMS: About(
         text="A parameter has the wrong type, is out of bounds, misspelt or contradictory.",
-        kinds=("request_id", "withdrawn", "empty_chain", "prompt_too_large", "choice"),
+        kinds=("request_id", "withdrawn", "empty_chain", "prompt_too_large", "choice", "standby"),
         fields={
             "path": _PATH,
             "did_you_mean": "The parameter that was probably meant.",

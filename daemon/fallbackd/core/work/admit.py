@@ -18,6 +18,7 @@ from fallbackd.core.work.apply import advance, apply
 from fallbackd.core.work.plan import behind
 from fallbackd.core.work.resolution import tried_key, turn_for
 from fallbackd.core.work.sessions import take_session
+from fallbackd.core.work.standby import within
 from fallbackd.core.work.steps import BY_CALLER, ended
 from fallbackd.core.work.stopping import stop_below, stop_running
 from fallbackd.core.work.workspaces import blocker, is_hidden, why_blocked, why_hidden
@@ -97,7 +98,7 @@ def _narrowed(parent: Delegation, other: Delegation | None) -> Delegation:
     if other is None:
         turn = structs.replace(turn, allow_metered=False)
         return structs.replace(parent, may=(), replay="ask", turn=turn)
-    left = other.turn.budget - len(other.attempts)
+    left = other.turn.budget - len(other.counted)
     ends = [at for at in (parent.deadline_at, other.deadline_at) if at is not None]
     return structs.replace(
         parent,
@@ -108,7 +109,7 @@ def _narrowed(parent: Delegation, other: Delegation | None) -> Delegation:
         turn=structs.replace(
             turn,
             allow_metered=turn.allow_metered and other.turn.allow_metered,
-            budget=min(turn.budget, left + len(parent.attempts)),
+            budget=min(turn.budget, left + len(parent.counted)),
         ),
     )
 
@@ -168,6 +169,13 @@ def _opened(
         turn = _within(turn, parent)
     elif event.inside:
         turn = structs.replace(turn, allow_metered=event.allow_metered)
+    asked = within(event.standby, parent)
+    deadline_at = _deadline(case, event, parent)
+    if asked is not None:
+        outer_at = None if parent is None else parent.deadline_at
+        timeout_s = policy.defaults.timeout_s if event.timeout_s is None else event.timeout_s
+        asked = structs.replace(asked, outer_at=outer_at, timeout_s=timeout_s)
+        deadline_at = outer_at
     warnings: tuple[str, ...] = ()
     if event.role is not None and role is None:
         warnings = (f"no role {event.role!r} is configured; the chain of the backend is used",)
@@ -186,7 +194,8 @@ def _opened(
         active=requested,
         created_at=now,
         last_activity_at=now,
-        deadline_at=_deadline(case, event, parent),
+        deadline_at=deadline_at,
+        standby=asked,
         on_partial=event.on_partial or policy.defaults.on_partial,
         cwd=event.cwd,
         cwd_ids=event.cwd_ids,
@@ -232,7 +241,7 @@ def _within(turn: Turn, parent: Delegation) -> Turn:
     return structs.replace(
         turn,
         allow_metered=turn.allow_metered and whole.allow_metered,
-        budget=max(1, min(turn.budget, whole.budget - len(parent.attempts))),
+        budget=max(1, min(turn.budget, whole.budget - len(parent.counted))),
         inherited_tried=(
             *(tried_key(whole.candidates, one) for one in ended),
             *whole.inherited_tried,

@@ -32,6 +32,7 @@ from fallbackd.core.work.sessions import (
     resumed_conversation,
     take_session,
 )
+from fallbackd.core.work.standby import enter_standby, leave_standby
 from fallbackd.core.work.starting import fallen, handoff, hop_to, new_attempt, note_hop, stays_with
 from fallbackd.core.work.steps import (
     Ask,
@@ -235,6 +236,7 @@ def _start(case: Case, step: Start, *, event: str) -> None:
         case.update(verdicts=step.verdicts)
     if not case.delegation.attempts:
         recall(case)
+    leave_standby(case)
     one, choice = case.delegation, step.choice
     attempt = new_attempt(case, step)
     is_again = step.retry_of is not None or step.resumes is not None
@@ -313,6 +315,7 @@ def _wait(case: Case, step: Wait, *, event: str) -> None:
     if step.verdicts is not None:
         case.update(verdicts=step.verdicts)
     is_news = one.state != "waiting" or one.waiting is None
+    enter_standby(case, step)
     if step.outcome and is_news:
         case.tell(
             one,
@@ -394,6 +397,7 @@ def _close(case: Case, outcome: Ending) -> None:
         warnings = (*warnings, *one.unstopped)
     elif one.unstopped:
         message = "; ".join(part for part in (message, *one.unstopped) if part)
+    leave_standby(case, ended=state)
     enter(
         case,
         state,

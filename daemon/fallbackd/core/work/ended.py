@@ -280,7 +280,7 @@ def _retry_at(
     one = case.delegation
     if backend is None or not _is_repeatable(attempt, failure):
         return None
-    if len(one.attempts) >= one.turn.budget:
+    if len(one.counted) >= one.turn.budget:
         return None
     stated_at = stated_until(failure, now=case.now)
     if stated_at is not None and not is_worth_waiting(case, until_at=stated_at):

@@ -15,9 +15,10 @@ from msgspec import structs
 from fallbackd.core.case import CaseView
 from fallbackd.core.ids import DelegationId
 from fallbackd.core.policy import IN_SESSION_KIND
-from fallbackd.core.records import Delegation, Waiting
+from fallbackd.core.records import Delegation, Waiting, standby_order
 from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import Resolved
+from fallbackd.core.work import standby
 from fallbackd.core.work.ask import (
     at_outage,
     by_rules,
@@ -95,10 +96,10 @@ def _waits_for_place(one: Delegation) -> bool:
 def _in_turn(active: Active, waiting: Iterable[Delegation]) -> list[DelegationId]:
     has = Counter(one.client for one in active.values() if one.running is not None)
     ranked = []
-    for one in sorted(waiting, key=lambda one: (one.created_at, one.delegation)):
+    for one in sorted(waiting, key=standby_order):
         rank = -1 if one.parent is not None else has[one.client]
         has[one.client] += 1
-        ranked.append((rank, one.created_at, one.delegation))
+        ranked.append((rank, standby_order(one), one.delegation))
     return [delegation for _, _, delegation in sorted(ranked)]
 
 
@@ -110,7 +111,12 @@ def plan(case: CaseView) -> Step | Clear:
     for of_chain in RULES_OF_CHAIN:
         if (step := of_chain(case, found)) is not None:
             return step
-    return exhausted(case, "no backend in the chain is available")
+    return given_up(case, "no backend in the chain is available")
+
+
+def given_up(case: CaseView, why: str) -> Step:
+    """The end of work that may not wait until a backend is available."""
+    return standby.when_available(case) or exhausted(case, why)
 
 
 # --- what comes before any candidate ---------------------------------------------------------
@@ -191,6 +197,16 @@ def open_question(case: CaseView) -> Step | Clear | None:
     return Hold(until_at=question.deadline_at)
 
 
+def started_by_person(case: CaseView) -> Step | None:
+    """A person starts what is on standby, whatever is known of its backends."""
+    resolved = standby.chosen_now(case)
+    if resolved is None or resolved.choice is None:
+        return None
+    if is_full(case):
+        return for_place(case, verdicts=resolved.verdicts)
+    return Start(choice=resolved.choice, event="started by a person", verdicts=resolved.verdicts)
+
+
 def forced_by_person(case: CaseView) -> Step | Clear | None:
     forced = case.delegation.forced
     if forced is None:
@@ -240,7 +256,7 @@ def due_retry(case: CaseView) -> Step | Clear | None:
 
 
 def other_credential(case: CaseView) -> Step | None:
-    if not case.delegation.attempts:
+    if not case.turn.tried:
         return None
     found = rotated(case, case.turn)
     if found is None or found.choice is None:
@@ -252,16 +268,16 @@ def other_credential(case: CaseView) -> Step | None:
 
 
 def no_failover(case: CaseView) -> Step | None:
-    if case.delegation.failover or not case.delegation.attempts:
+    if case.delegation.failover or not case.turn.tried:
         return None
-    return exhausted(case, "the caller wants no failover")
+    return given_up(case, "the caller wants no failover")
 
 
 def out_of_budget(case: CaseView) -> Step | None:
-    if not case.delegation.attempts:
+    if not case.turn.tried:
         return None
     _, halt = halted(case.policy, case.turn)
-    return None if halt is None else exhausted(case, halt.why)
+    return None if halt is None else given_up(case, halt.why)
 
 
 # --- the chain -------------------------------------------------------------------------------
@@ -277,7 +293,11 @@ def searched(case: CaseView) -> Search:
         turn,
         candidates,
         request_of(case),
-        may_doubt=lambda resolved: not may_wait(case, resolved),
+        may_doubt=lambda resolved: (
+            not may_wait(case, resolved)
+            if case.delegation.standby is None
+            else standby.may_doubt(case)
+        ),
     )
 
 
@@ -291,7 +311,8 @@ def service_out(case: CaseView, found: Search) -> Step | None:
         if step is not None:
             return step
     verdicts = found.resolved.verdicts
-    return resting(case, verdicts) or at_outage(case, out, found.candidates, verdicts=verdicts)
+    later = resting(case, verdicts) or standby.when_available(case, trial_at=out.trial_at)
+    return later or at_outage(case, out, found.candidates, verdicts=verdicts)
 
 
 def best_candidate(case: CaseView, found: Search) -> Step | None:
@@ -303,12 +324,14 @@ def best_candidate(case: CaseView, found: Search) -> Step | None:
     if is_full(case):
         return for_place(case, verdicts=verdicts)
     start = Start(choice=choice, verdicts=verdicts)
-    return move(case, start) if case.delegation.attempts else start
+    return move(case, start) if case.turn.tried else start
 
 
 def worth_waiting(case: CaseView, found: Search) -> Step | None:
     """A candidate is under trial, or returns at a time that its provider stated."""
     one, resolved = case.delegation, found.resolved
+    if one.standby is not None:
+        return standby.when_available(case)
     if not may_wait(case, resolved):
         return None
     limit_at = until_at = wait_limit_at(case)
@@ -344,6 +367,9 @@ RULES: tuple[Callable[[CaseView], Step | Clear | None], ...] = (
     past_deadline,
     in_line,
     open_question,
+    standby.past_limit,
+    standby.not_yet,
+    started_by_person,
     forced_by_person,
     due_retry,
     other_credential,
@@ -396,7 +422,7 @@ def move(case: CaseView, start: Start) -> Step:
     since_at = case.now if before is None or before.retry is not None else before.since_at
     limit_at = since_at + case.policy.wait_threshold_s(one.mode)
     if case.now >= limit_at:
-        return exhausted(case, "the retry budget of this host is used up")
+        return given_up(case, "the retry budget of this host is used up")
     until_at = min(until_at, limit_at)
     waits = Waiting(since_at=since_at, until_at=until_at, limit_at=limit_at)
     if waits == before and one.state == "waiting":

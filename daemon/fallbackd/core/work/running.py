@@ -30,6 +30,7 @@ from fallbackd.core.work.sessions import (
     own_conversation,
     resumed_conversation,
 )
+from fallbackd.core.work.standby import is_overtaken
 from fallbackd.core.work.stopping import stop_running
 
 AGENT_STALL_S = 450.0
@@ -253,6 +254,9 @@ def woke(case: Case, event: Woke) -> None:
     if delegation is None or delegation.is_ended:
         return
     running = delegation.running
+    if running is None and is_overtaken(case):
+        case.wake_waiting()
+        return
     if running is None:
         advance(case, event="woke")
         return

@@ -325,7 +325,7 @@ def resume_at(
     delegation = case.delegation
     if backend is None or not _is_resumable(attempt, failure):
         return None
-    if len(delegation.attempts) >= delegation.turn.budget:
+    if len(delegation.counted) >= delegation.turn.budget:
         return None
     stated_at = stated_until(failure, now=case.now) or case.now
     at = max(case.now + backoff_s(case, backend, 1, luck=luck), stated_at)

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import structs
 
@@ -91,7 +91,10 @@ def hop_to(case: CaseView, choice: Choice) -> Hop | None:
     """The move that a start on a choice is; None: the work stays where it is."""
     delegation = case.delegation
     if delegation.attempts:
-        return _hop_after(case, delegation.attempts[-1], choice)
+        last = delegation.attempts[-1]
+        if (last.backend, last.model) == (choice.backend.id, choice.model):
+            return None  # once more, after it was waited for
+        return _hop_after(case, last, choice)
     if is_rise(case, backend=choice.backend.id, model=choice.model):
         return _rise(case, choice)
     first = delegation.turn.candidates[0]
@@ -110,7 +113,7 @@ def _hop_after(case: CaseView, last: Attempt, choice: Choice) -> Hop:
         at=case.now,
         from_backend=last.backend,
         to_backend=choice.backend.id,
-        trigger="reactive" if case.delegation.forced is None else "manual",
+        trigger=_trigger_of(case.delegation),
         reason="unknown" if failure is None else failure.reason.value,
         evidence="" if failure is None else failure.evidence,
         tier_from=last.tier,
@@ -118,6 +121,12 @@ def _hop_after(case: CaseView, last: Attempt, choice: Choice) -> Hop:
         from_model=last.model if is_swap else None,
         to_model=choice.model if is_swap else None,
     )
+
+
+def _trigger_of(one: Delegation) -> Literal["reactive", "manual", "recovery"]:
+    if one.standby is not None and one.standby.attempts == len(one.attempts):
+        return "recovery"  # what is available again was waited for
+    return "reactive" if one.forced is None else "manual"
 
 
 def _rise(case: CaseView, choice: Choice) -> Hop:

@@ -17,6 +17,7 @@ from fallbackd.core.records import (
     DelegationState,
     Ending,
     QuestionKind,
+    Standby,
     Verdict,
     Waiting,
     without_marks,
@@ -57,6 +58,8 @@ class Wait(Struct, frozen=True, kw_only=True):
     verdicts: Verdicts | None = None
     numbers: dict[str, Any] = field(default_factory=dict)  # what was used, for `explain`
     evidence: str = ""
+    standby: Standby | None = None
+    """The terms of work that is on standby from now on, or still."""
 
 
 class Queue(Struct, frozen=True, kw_only=True):

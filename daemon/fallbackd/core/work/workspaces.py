@@ -43,7 +43,7 @@ def blocker(case: CaseView, delegation: Delegation) -> Delegation | None:
 def writer_beside(case: CaseView, delegation: Delegation) -> Delegation | None:
     """
     Return the delegation that writes in the directory of a delegation that has given it up while a
-    person is asked.
+    person is asked, or while it is on standby.
     """
     if _holds(case.policy, delegation):
         return None
@@ -112,7 +112,8 @@ def _holds(policy: Policy, one: Delegation) -> bool:
     if one.is_ended or one.blocked_by is not None or not _writes(policy, one):
         return False
     is_begun = any(each.effects != "none" or each.gone is False for each in one.attempts)
-    return one.question is None or is_begun or one.running is not None or bool(one.unstopped)
+    is_at_rest = one.question is not None or one.on_standby
+    return not is_at_rest or is_begun or one.running is not None or bool(one.unstopped)
 
 
 def may_write(policy: Policy, candidates: tuple[Entry, ...], *, reads: bool) -> bool:

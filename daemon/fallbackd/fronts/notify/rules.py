@@ -160,6 +160,20 @@ def _plan_near(about: _About) -> Notification | None:
     return _made(about.entry, "limit_near", "a limit is near", text, f"{name} {window_s:.0f}")
 
 
+def _standing_by(about: _About) -> Notification | None:
+    name, until_at = str(about.entry.note.backend), about.fields.get("until_at")
+    when = "until a repair" if until_at is None else f"{_duration(until_at - about.entry.note.at)}"
+    text = f"A delegation waits for {name} ({when}). See it with: fallbackd-client standby"
+    return _made(about.entry, "standby", "work waits for a backend", text, f"began {name}")
+
+
+def _stood_by(about: _About) -> Notification | None:
+    name, state = str(about.entry.note.backend), str(about.fields.get("state"))
+    words = f"continues on {name}" if state == "started" else f"is {state}"
+    text = f"A delegation that waited for a backend {words}."
+    return _made(about.entry, "standby", "a wait has ended", text, f"ended {name} {state}")
+
+
 def _cap_near(about: _About) -> Notification | None:
     if about.near is None:
         return None
@@ -174,6 +188,8 @@ _SAY: Mapping[str, Callable[[_About], Notification | None]] = {
     "health.moved": _moved,
     "question.opened": _opened,
     "plan.near": _plan_near,
+    "standby.began": _standing_by,
+    "standby.ended": _stood_by,
     "attempt.ended": _cap_near,
 }
 

@@ -57,6 +57,7 @@ _CODES: dict[RejectionKind, int] = {
     "unknown_question": codes.UNKNOWN_ID,
     "answered": codes.BUSY,
     "choice": codes.INVALID_PARAMS,
+    "standby": codes.INVALID_PARAMS,
 }
 
 _CODE_OF = {kind: code for code, kind in codes.KINDS.items()}
