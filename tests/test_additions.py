@@ -179,7 +179,7 @@ from fallbackd.config.load import load
 from fallbackd.core.reasons import Reason
 from fallbackd.fronts.rpc.discover import document
 
-text = "[policy.moonlight]\\nwindow_s = 9"
+text = "[policy.moonlight]\\nwindow_s = 11"
 loaded = load(text, path="/etc/fallbackd/config.toml")
 say({
     "set": loaded.policy.reasons[Reason("moonlight")].window_s,
@@ -187,7 +187,7 @@ say({
     "is_found": any(rule.reason == "moonlight" for rule in SIGNATURES["gemini"]),
 })
 """,
-    says={"set": 9, "is_described": True, "is_found": True},
+    says={"set": 11, "is_described": True, "is_found": True},
 )
 REQUEST_FIELD = Addition(
     row="a field of a request",
