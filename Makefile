@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check e2e e2e-newest soak bench bench-gateway weights docs completions fmt lock clean
+.PHONY: help setup demo test check e2e e2e-newest soak bench bench-gateway weights docs completions fmt lock release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -39,7 +39,7 @@ check: $(READY) ## lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-e2e: $(READY) .venv-mcp/.ready .venv-sdk/.ready ## the real agent CLIs, shells and user manager (needs node, npm, redis-server, zsh, fish, systemd, cargo, go, maven, gpg, root)
+e2e: $(READY) .venv-mcp/.ready .venv-sdk/.ready .venv-packages/.ready ## the real agent CLIs, shells and user manager (needs node, npm, redis-server, zsh, fish, systemd, cargo, go, maven, gpg, debootstrap, root)
 	$(BIN)/python -m tests.e2e.install
 	$(E2E) tests/e2e
 
@@ -96,6 +96,11 @@ docs: $(READY) .venv-docs/.ready ## the site in build/docs/site and the man page
 	.venv-sdk/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/sdk.txt
 	@touch $@
 
+.venv-packages/.ready: requirements/packages.txt
+	$(PYTHON) -m venv .venv-packages
+	.venv-packages/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/packages.txt
+	@touch $@
+
 completions: $(READY) ## the completions for shells in build/completions, for packages
 	@mkdir -p build/completions
 	$(BIN)/fallbackd-client completions bash > build/completions/fallbackd-client.bash
@@ -115,17 +120,21 @@ lock: $(READY) ## resolve the requirements anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group pyproject.toml:docs --output-file requirements/docs.txt
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group pyproject.toml:mcp --output-file requirements/mcp.txt
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group pyproject.toml:sdk --output-file requirements/sdk.txt
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --group pyproject.toml:packages --output-file requirements/packages.txt
 
-release: $(READY) ## build wheel and source archive, install them in a clean place, say what to publish
-	rm -rf dist build/release
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
+release: check ## build the packages, install them in a clean place, print what to publish
+	rm -rf dist build/release build/release-client
+	$(BIN)/python -m contrib.packages dist $(if $(shell command -v dpkg-deb),--deb)
 	$(PYTHON) -m venv build/release
 	build/release/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
-	build/release/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
+	build/release/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/fallbackd-*.whl
+	$(PYTHON) -m venv build/release-client
+	build/release-client/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements/run.txt dist/fallbackd_client-*.whl
 	build/release/bin/fallbackd --version
 	build/release/bin/fb --version
+	build/release-client/bin/fb --version
 	@cd dist && sha256sum *
-	@echo "Publish: git tag v$$($(BIN)/python -m hatchling version) && git push --tags; then upload the two files of dist/."
+	@echo "Publish: git tag v$$($(BIN)/python -m hatchling version) && git push --tags; then upload the files of dist/."
 
 clean: ## remove what the targets have made
-	rm -rf $(VENV) .venv-weights .venv-docs .venv-mcp .venv-sdk .venv-demo build .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-weights .venv-docs .venv-mcp .venv-sdk .venv-packages .venv-demo build .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -18,8 +18,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
-import anyio
-import anyio.abc
+try:
+    import anyio
+    import anyio.abc
+except ModuleNotFoundError as error:
+    why = "AsyncClient needs anyio; install it with: pip install 'fallbackd-client[aio]'"
+    raise ImportError(why) from error
 import msgspec
 from msgspec import Struct
 

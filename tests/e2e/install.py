@@ -1,5 +1,6 @@
 """
-Puts the agent CLIs of `package.json` into `.e2e/`: `python -m tests.e2e.install`.
+Puts the agent CLIs of `package.json` and a clean Debian into `.e2e/`:
+`python -m tests.e2e.install`.
 
 Does nothing when `.e2e/` already holds what the lock file names. Ends with a sentence and status 1
 when node or npm is missing; the tests never skip for want of a CLI.
@@ -11,9 +12,11 @@ each is installed there anew, without a lock: what users will have tomorrow.
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -58,6 +61,37 @@ def install() -> None:
     (PLACE / STAMP).write_text(wanted())
 
 
+DEBIAN = PLACE / "debian.tar"
+"""The distribution of this machine, with nothing but what its package of fallbackd depends on."""
+DEBIAN_HAS = ("man-db", "procps", "python3", "systemd")
+
+
+def install_debian() -> None:
+    """Make it from the archives that apt is configured for on this machine."""
+    if os.geteuid() or shutil.which("debootstrap") is None:
+        raise SystemExit("a clean Debian is made by root, with debootstrap: install debootstrap")
+    release = platform.freedesktop_os_release()["VERSION_CODENAME"]
+    wanted = "$(CODENAME) $(COMPONENT) $(SITE)"
+    listed = ["apt-get", "indextargets", "--format", wanted, "Identifier: Packages"]
+    rows = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.splitlines()
+    (archive,) = {row.split()[2] for row in rows if row.split()[:2] == [release, "main"]}
+    PLACE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fallbackd-debian-") as place:
+        # What it mounts is gone with its namespace, also where it fails.
+        made = ["unshare", "--mount", "debootstrap", "--variant=minbase"]
+        made.append(f"--include={','.join(DEBIAN_HAS)}")
+        log = PLACE / "debootstrap.log"
+        with log.open("w") as told:
+            done = subprocess.run([*made, release, place, archive], stdout=told, check=False)
+        if done.returncode:
+            raise SystemExit(f"debootstrap ended with {done.returncode}; see {log}")
+        packed = ["tar", "--one-file-system", "--exclude=./dev/*", "--exclude=./var/cache/apt/*"]
+        packed += ["--exclude=./var/lib/apt/lists/*", "--directory", place]
+        draft = DEBIAN.with_suffix(f".{os.getpid()}")
+        subprocess.run([*packed, "--create", "--file", str(draft), "."], check=True)
+        draft.replace(DEBIAN)
+
+
 def _npm(*words: str) -> None:
     command = ["npm", *words, "--no-audit", "--no-fund", "--loglevel=error"]
     done = subprocess.run(command, cwd=PLACE, check=False)
@@ -77,3 +111,5 @@ if __name__ == "__main__":
         sys.stdout.write(f"{PLACE.name}/ is up to date\n")
     else:
         install()
+    if not (IS_NEWEST or DEBIAN.is_file()):
+        install_debian()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MISSING_LIBRARY = (
     "the Python package tomlkit is needed to change the configuration and keep its comments;"
-    " install it beside fallbackd with: pipx inject fallbackd tomlkit"
+    " install it beside this client, for example: pipx inject fallbackd-client tomlkit"
 )
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 

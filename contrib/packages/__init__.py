@@ -1,0 +1,1 @@
+"""The packages that are published (`make release`)."""
