@@ -106,6 +106,8 @@ def own_command(socket: str | None, *words: str) -> Command:
     """A command of this program: its path is absolute."""
     arguments = [*([] if socket is None else ["--socket", os.path.abspath(socket)]), *words]
     program = os.path.abspath(sys.argv[0])
+    if os.path.basename(program) == "fb":  # settings name the program by what it is known by
+        program = os.path.join(os.path.dirname(program), "fallbackd-client")
     if program.endswith(".py"):
         return Command(sys.executable, ["-m", "fallbackd_client.cli.main", *arguments])
     return Command(program, arguments)

@@ -180,7 +180,7 @@ def block_part(
         if _at(parse(left), table) is not None:
             raise Unreadable(f"[{shown}] is there already; remove it, or edit it")
         lines = block if taken is None else taken.with_added(block)
-        gap = "" if not left else "\n" if left.endswith("\n") else "\n\n"
+        gap = "\n" if left else ""  # no empty line: the last line of the file had no end
         after = f"{left}{gap}{_mark(label, 'begin')}\n{lines}\n{_mark(label, 'end')}\n"
         try:
             found = parse(after)
@@ -198,8 +198,9 @@ def block_part(
         after = taken.left
         added = taken.added(table) if stands_alone else ""
         if added:
-            header = f"[{shown}]\n{added}"
-            after = after[: taken.place] + header + after[taken.place :]
+            head, tail = after[: taken.place], after[taken.place :]
+            end = "" if not head or head.endswith("\n") else "\n"
+            after = f"{head}{end}[{shown}]\n{added}{tail}"
         found = parse(after)
         _check(_others(found, table), _others(before, table))
         _check(bool(_at(found, table)), bool(added))
@@ -330,7 +331,11 @@ def _without(text: str, label: str, block: str, table: Path) -> _Taken | None:
         else:
             left.append(comments)
     left += [one.text for one in waiting]
-    taken.left = "".join(left)
+    behind = "".join(left[1:])
+    if at and whole[at - 1].kind and (not behind or behind.startswith("\n")):
+        left[0] = left[0].removesuffix("\n")  # which the block was put behind
+        taken.place = len(left[0])
+    taken.left = left[0] + behind
     return taken
 
 

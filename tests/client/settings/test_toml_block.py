@@ -140,6 +140,17 @@ def test_a_key_of_the_head_that_has_another_value_now_is_no_longer_ours() -> Non
         HEAD.put(made)
 
 
+@pytest.mark.parametrize("before", ["a = 1", "# me", "[t]\nx = 1", "a = 1\n", "a = 1\n\n"])
+def test_a_file_whose_last_line_has_no_end_is_put_back_as_it_was(before: str) -> None:
+    other = block_part("config.toml", "[extra]\nx = 1", table=("extra",), label="other")
+    assert PART.take(PART.put(before)) == before
+    assert PART.take(PART.put(PART.put(before))) == before
+    both = other.put(PART.put(before))
+    assert other.take(PART.take(both)) == before
+    assert PART.take(other.take(both)) == before
+    assert tomllib.loads(PART.take(grown(PART.put(before)))) == tomllib.loads(f"{before}\n{THEIRS}")
+
+
 def test_lines_that_are_not_ours_stay_in_a_file_of_lines() -> None:
     def is_ours(line: str) -> bool:
         return line.startswith("A=")
