@@ -2,13 +2,15 @@
 The settings that make an open agent report to the daemon, and their places.
 
 claude: its own settings get two hooks (see `hook`) and a status line, which runs the user's own
-one too. codex: it reports nothing by itself; our configuration has its sessions watched.
+one too. codex: it reports nothing by itself; our configuration has its sessions watched. opencode:
+its settings name our plugin.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 
 from fallbackd_client.settings import jsonc, toml_block
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from fallbackd_client.calls import Json
     from fallbackd_client.settings.editing import Command
 
-AGENTS = ("claude", "codex")
+AGENTS = ("claude", "codex", "opencode")
 HOOK_S = 5
 REFRESH_S = 9
 """How often claude runs the status line while nothing happens. An unusual number, by which ours is
@@ -31,6 +33,9 @@ _EVENTS = ("StopFailure", "UserPromptSubmit")
 _LINE = "statusLine"
 _OUR_HOOK = ["report", "--claude-hook"]
 _LABEL = "fallbackd hooks"
+_PLUGINS = ("plugin",)
+OUR_PLUGIN = re.compile(r"fallbackd|opencode-plugin/src/index\.ts")
+"""How an entry of opencode's settings is recognised that is meant to be ours."""
 
 
 def claude_settings(environ: Mapping[str, str]) -> str:
@@ -77,6 +82,40 @@ def codex_part(config: str) -> Part:
         return text if watches_codex(text) else made.put(text)
 
     return Part(config, block, put=put, take=made.take)
+
+
+def opencode_part(path: str, plugin: str) -> Part:
+    """
+    Args:
+        path: Of its settings.
+        plugin: The file of our plugin.
+    """
+    url = f"file://{plugin}"
+
+    def put(text: str) -> str:
+        known = jsonc.load(text)
+        named = known.get(_PLUGINS[0]) if isinstance(known, dict) else None
+        former = next(filter(_is_our_plugin, named), None) if isinstance(named, list) else None
+        # Options stay behind the name.
+        entry: Json = [url, *former[1:]] if isinstance(former, list) else url
+        return jsonc.with_element(text, _PLUGINS, entry, is_ours=_is_our_plugin)
+
+    return Part(
+        path,
+        json.dumps({_PLUGINS[0]: [url]}, indent=2),
+        put=put,
+        take=lambda text: jsonc.without_element(text, _PLUGINS, _is_our_plugin),
+    )
+
+
+def has_plugin(settings: Json) -> bool:
+    named = settings.get(_PLUGINS[0]) if isinstance(settings, dict) else None
+    return isinstance(named, list) and any(_is_our_plugin(one) for one in named)
+
+
+def _is_our_plugin(entry: Json) -> bool:
+    name = entry[0] if isinstance(entry, list) and entry else entry
+    return isinstance(name, str) and OUR_PLUGIN.search(name) is not None
 
 
 def watches_codex(text: str) -> bool:

@@ -157,3 +157,39 @@ def test_a_table_of_the_user_is_not_written_twice(run_cli: RunCli, home: Path) -
     ran = run_cli(["hooks", "install", "codex", "--yes"])
     assert ran.code == 2
     assert "[interactive] is there already" in ran.err
+
+
+def test_opencode_loads_the_plugin_and_its_settings_come_back(run_cli: RunCli, home: Path) -> None:
+    path = home / ".config/opencode/opencode.json"
+    path.parent.mkdir(parents=True)
+    before = '{\n  // mine\n  "plugin": ["other"]\n}'
+    path.write_text(before)
+    assert run_cli(["hooks", "install", "opencode", "--yes"]).code == 0
+    named = hooks.jsonc.load(path.read_text())["plugin"]
+    assert named[0] == "other"
+    assert Path(named[1].removeprefix("file://")).is_file()
+    assert "opencode: installed" in run_cli(["hooks", "status"]).out
+    again = run_cli(["hooks", "install", "opencode", "--yes"])
+    assert (again.code, again.out) == (0, "")
+    assert run_cli(["hooks", "uninstall", "opencode", "--yes"]).code == 0
+    assert path.read_text() == before
+
+
+def test_a_plugin_elsewhere_is_replaced_and_keeps_its_options(run_cli: RunCli, home: Path) -> None:
+    path = home / ".config/opencode/opencode.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"plugin": [["file:///gone/opencode-plugin/src/index.ts", {"budgetMs": 9}]]}')
+    assert run_cli(["hooks", "install", "opencode", "--yes"]).code == 0
+    ((name, options),) = json.loads(path.read_text())["plugin"]
+    assert options == {"budgetMs": 9}
+    assert Path(name.removeprefix("file://")).is_file()
+
+
+def test_the_short_name_writes_what_is_recognised_later(
+    run_cli: RunCli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/opt/bin/fb"])
+    assert run_cli(["hooks", "install", "claude", "--yes"]).code == 0
+    assert "claude: installed with status line" in run_cli(["hooks", "status", "claude"]).out
+    assert run_cli(["hooks", "uninstall", "claude", "--yes"]).code == 0
+    assert not (home / ".claude/settings.json").exists()

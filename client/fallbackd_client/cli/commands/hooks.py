@@ -6,9 +6,10 @@ import argparse
 import os
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.output import Style, one_line, show
+from fallbackd_client.cli.output import Style, UsageError, one_line, show
 from fallbackd_client.cli.parsing import add_actions
 from fallbackd_client.cli.setup.changes import add_change_arguments, change
+from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from fallbackd_client.client import Client
     from fallbackd_client.settings.editing import Part
 
-AGENTS = ("claude", "codex")
+AGENTS = ("claude", "codex", "opencode")
 _ACTIONS = {
     "install": "add what reports limits of open sessions; shows the change first",
     "uninstall": "remove it again; shows the change first",
@@ -51,19 +52,33 @@ def _part(args: argparse.Namespace, client: Client, *, with_line: bool) -> Part:
     from fallbackd_client.interactive import hooks
     from fallbackd_client.settings.editing import own_command
 
+    path = _place(args.agent, args, client)
     if args.agent == "codex":
-        return hooks.codex_part(_config(args, client))
+        return hooks.codex_part(path)
+    if args.agent == "opencode":
+        plugin = shared(OPENCODE_PLUGIN)
+        if plugin is None:
+            raise UsageError("the opencode plugin is not part of this installation")
+        return hooks.opencode_part(path, plugin)
     return hooks.claude_part(
-        hooks.claude_settings(os.environ),
+        path,
         own_command(args.socket, "report", "--claude-hook"),
         own_command(args.socket, "statusline") if with_line else None,
     )
 
 
-def _config(args: argparse.Namespace, client: Client) -> str:
-    from fallbackd_client.cli.commands.config import machine_of
+def _place(agent: str, args: argparse.Namespace, client: Client) -> str:
+    """Return the file that names us for the sake of this agent."""
+    from fallbackd_client.interactive import hooks
+    from fallbackd_client.mcp.install import CLIENTS
 
-    return machine_of(args, client).config
+    if agent == "codex":
+        from fallbackd_client.cli.commands.config import machine_of
+
+        return machine_of(args, client).config
+    if agent == "opencode":
+        return CLIENTS[agent].file(os.environ)
+    return hooks.claude_settings(os.environ)
 
 
 def _state(agent: str, args: argparse.Namespace, client: Client) -> dict[str, Json]:
@@ -71,12 +86,14 @@ def _state(agent: str, args: argparse.Namespace, client: Client) -> dict[str, Js
     from fallbackd_client.settings import jsonc
     from fallbackd_client.settings.editing import read
 
-    path = _config(args, client) if agent == "codex" else hooks.claude_settings(os.environ)
+    path = _place(agent, args, client)
     try:
         text = read(path) or ""
         if agent == "codex":
             return {"path": path, "installed": hooks.watches_codex(text)}
         found = jsonc.load(text)
+        if agent == "opencode":
+            return {"path": path, "installed": hooks.has_plugin(found)}
     except jsonc.Unreadable as error:
         return {"path": path, "installed": None, "problem": str(error)}
     return {

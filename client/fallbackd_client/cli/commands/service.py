@@ -170,6 +170,9 @@ def entries(machine: Machine) -> dict[tuple[str, str], bool]:
     listed = {
         ("hooks", "claude"): found(claude, lambda text: hooks.has_hook(jsonc.load(text))),
         ("hooks", "codex"): found(machine.config, hooks.watches_codex),
+        ("hooks", "opencode"): found(
+            CLIENTS["opencode"].file(environ), lambda text: hooks.has_plugin(jsonc.load(text))
+        ),
     }
     for name, client in CLIENTS.items():
         listed["mcp", name] = found(client.file(environ), client.installed)

@@ -122,6 +122,7 @@ def _set_up(args: argparse.Namespace, client: Client, asking: Asking) -> int:
 _OFFERS = {
     "hooks": "Let your open {} sessions report their limits?",
     "mcp": "Let {} hand work to your other agents, over MCP?",
+    "hooks opencode": "Let your open {} sessions go on with another model when theirs is limited?",
 }
 
 
@@ -136,7 +137,7 @@ def _offer_entries(
         if agent in there and not is_there:
             undo = "uninstall" if command == "hooks" else "install --undo"
             print(f"  undone by: fallbackd-client {command} {undo} {agent}", flush=True)
-            if asking.agree(_OFFERS[command].format(agent)):
+            if asking.agree(_OFFERS.get(f"{command} {agent}", _OFFERS[command]).format(agent)):
                 _run(args, command, "install", agent, "--yes")
 
 

@@ -17,6 +17,7 @@ from fallbackd_client.cli.doctor.findings import (
     in_turn,
 )
 from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
+from fallbackd_client.interactive.hooks import OUR_PLUGIN
 from fallbackd_client.settings.jsonc import Unreadable, strings
 from fallbackd_conversations.opencode_versions import unsupported
 
@@ -344,7 +345,6 @@ def _sentence(machine: Machine, used: list[tuple[dict[str, Json], str]]) -> str:
 
 FILES = ("opencode.json", "opencode.jsonc", "config.json")
 _RIVAL = re.compile(r"(model|rate-limit)-fallback", re.IGNORECASE)
-_OURS = re.compile(r"fallbackd|opencode-plugin/src/index\.ts")
 
 
 def unsupported_version(machine: Machine, program: str) -> str:
@@ -380,13 +380,8 @@ def look_at_opencode(machine: Machine) -> list[Finding]:
     if entries:
         found += _rivals(machine)
     if not entries and machine.which("opencode") is not None:
-        own = shared(OPENCODE_PLUGIN)
-        what = (
-            "opencode has no plugin of fallbackd, so that its sessions are not protected; put"
-            f' "plugin": ["{_url(own or "/PATH/TO/fallbackd/contrib/" + OPENCODE_PLUGIN)}"] into'
-            f" {_configs(machine, existing=False)[0]}"
-        )
-        found.append(Finding("opencode", NOTE, what))
+        what = "opencode has no plugin of fallbackd, so that its sessions are not protected"
+        found.append(Finding("opencode", NOTE, what, "fallbackd-client hooks install opencode"))
     return found
 
 
@@ -424,7 +419,7 @@ def _entries(machine: Machine, path: str, *, key: str = "plugin") -> list[tuple[
     """
     text = machine.read(path) or ""
     named = _named(machine, path, key=key)
-    return [(entry, _fix(path, text, *at)) for entry, *at in named if _OURS.search(entry)]
+    return [(entry, _fix(path, text, *at)) for entry, *at in named if OUR_PLUGIN.search(entry)]
 
 
 def _named(machine: Machine, path: str, *, key: str = "plugin") -> list[tuple[str, int, int]]:

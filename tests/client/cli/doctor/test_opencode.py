@@ -121,8 +121,8 @@ def test_an_opencode_without_the_plugin_is_worth_a_note(tmp_path: Path) -> None:
     assert look_at_opencode(home.machine()) == []
     program(home.bin, "opencode", "exit 0")
     ((level, what, fix),) = told(look_at_opencode(home.machine()))
-    assert (level, fix) == ("note", "")
-    assert f'"plugin": ["file://{shared(OPENCODE_PLUGIN)}"]' in what
+    assert (level, fix) == ("note", "fallbackd-client hooks install opencode")
+    assert what == "opencode has no plugin of fallbackd, so that its sessions are not protected"
 
 
 @pytest.mark.parametrize("rival", ["opencode-model-fallback@1", "./plugins/rate-limit-fallback.ts"])
