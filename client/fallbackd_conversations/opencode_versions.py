@@ -1,5 +1,5 @@
 """
-Versions of opencode that are supported: those of its first line. From version 2 on it has another
+Versions of opencode that are supported: those of its first two lines. The second one has another
 API for callers, another one for plugins, and another database.
 
 Source: the documentation of opencode 2, and a contract generated from 2.1.2; unverified against
@@ -8,18 +8,37 @@ the program itself.
 
 import re
 
-_LAST_LINE = 1
+_LAST_LINE = 2
 _VERSION = re.compile(r"\s*(?:opencode\s+)?v?(?P<version>(?P<line>\d{1,4})\.\d[\w.+-]{0,60})")
 
 
-def unsupported(said: object) -> str:
+def line_of(said: object) -> int | None:
+    """The line of an opencode: 1, 2, …; None: it says no version. `said` is as below."""
+    found = _VERSION.match(said) if isinstance(said, str) else None
+    return None if found is None else int(found["line"])
+
+
+def unverified(said: object) -> str:
+    """A sentence about an opencode that nothing here was tried with; empty: it was."""
+    found = _VERSION.match(said) if isinstance(said, str) else None
+    if found is None or int(found["line"]) != _LAST_LINE:
+        return ""
+    return (
+        f"opencode {found['version']} is unverified: fallbackd works with it by its documentation,"
+        " and was not tried with the program itself"
+    )
+
+
+def unsupported(said: object, *, last: int = _LAST_LINE) -> str:
     """
     A sentence about an opencode that cannot be used; empty: it can, or says no version.
 
     Args:
         said: The line that `opencode --version` prints, or the `version` that a server gives.
+        last: The last line that does what is asked for.
     """
     found = _VERSION.match(said) if isinstance(said, str) else None
-    if found is None or int(found["line"]) <= _LAST_LINE:
+    if found is None or int(found["line"]) <= last:
         return ""
-    return f"opencode {found['version']} is not supported yet: fallbackd works with version 1"
+    works = "version 1" if last == 1 else f"versions 1 and {last}"
+    return f"opencode {found['version']} is not supported yet: fallbackd works with {works}"

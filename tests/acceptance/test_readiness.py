@@ -107,19 +107,19 @@ async def test_offline_nobody_is_asked_and_nobody_is_blamed(tmp_path: Path) -> N
         assert (await daemon.client.call("health"))["health"]["far"]["state"] == "healthy"
 
 
-VERSION_2 = """\
+VERSION_3 = """\
 case "$1" in
---version) echo opencode v2.1.4 ;;
+--version) echo opencode v3.0.0 ;;
 *) printf '\\nERROR\\n  Unrecognized flag: --dir in command opencode %s\\n' "$1" >&2; exit 1 ;;
 esac"""
-NAMED = "opencode 2.1.4 is not supported yet: fallbackd works with version 1"
+NAMED = "opencode 3.0.0 is not supported yet: fallbackd works with versions 1 and 2"
 
 
 @pytest.mark.parametrize("serve", ["true", "false"])
 async def test_a_later_version_of_opencode_is_named_when_it_has_refused(
     tmp_path: Path, serve: str
 ) -> None:
-    path = program(tmp_path / "bin", "opencode", VERSION_2)
+    path = program(tmp_path / "bin", "opencode", VERSION_3)
     env = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
     config = f'[backends.opencode]\nkind = "opencode"\nserve = {serve}\n'
     async with in_process(tmp_path, config, env=env) as daemon:
@@ -136,7 +136,7 @@ async def test_a_later_version_of_opencode_is_named_when_it_has_refused(
 async def test_a_package_says_the_version_before_its_program_is_run(tmp_path: Path) -> None:
     package = tmp_path / "node_modules" / "@opencode" / "cli"
     real = program(package / "bin", "opencode", "echo never run >&2; exit 1")
-    (package / "package.json").write_text('{"name": "@opencode/cli", "version": "2.1.4"}')
+    (package / "package.json").write_text('{"name": "@opencode/cli", "version": "3.0.0"}')
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "opencode").symlink_to(real)
     env = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}

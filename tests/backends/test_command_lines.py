@@ -444,3 +444,14 @@ def test_without_the_choice_of_a_person_the_rules_of_each_agent_hold(kind: str) 
     call = start(kind)
     assert not any(word in call.argv for word in ("--settings", "--allowed-tools"))
     assert not any(name.endswith("_CONFIG_CONTENT") for name in call.env)
+
+
+def test_opencode_2_runs_by_itself_and_is_told_its_directory_by_a_variable() -> None:
+    own = {"version": "opencode v2.1.4", "model": "a/b", "effort": "high", "permissions": "full"}
+    served = KINDS["opencode"].start(work(**own), Options(serve=False))
+    assert isinstance(served, CommandLine)
+    assert "--standalone" in served.argv
+    assert not {"--dir", "--variant"} & set(served.argv)
+    assert served.argv[served.argv.index("-m") + 1] == "a/b#high"
+    assert "--auto" in served.argv
+    assert served.env["PWD"] == "/srv/project"

@@ -4,13 +4,16 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from fallbackd.backends import KINDS
-from fallbackd.backends.opencode_server import OpencodeEventReader
+from fallbackd.backends.opencode_server import OpencodeEventReader, first_error, retry_evidence
+from fallbackd.backends.spec import Options
 from fallbackd.classify.classifier import classify
 from fallbackd.core.protocol import (
     AgentStep,
+    Chunk,
     Evidence,
     GivenUp,
     HttpResponse,
@@ -367,3 +370,36 @@ def test_stopped_attempt_has_no_answer_even_with_text() -> None:
     reader, _ = read(recorded("answer"))
     stopped = NoAnswer(exception="Cancelled", text="stopped", stopped=True)
     assert isinstance(reader.outcome(stopped), Evidence)
+
+
+SAID = "opencode says so"
+OF_VERSION_2 = [
+    ({"type": "provider.rate-limit", "message": SAID, "retryAfterMs": 7000}, Reason.RATE_LIMIT, 7),
+    ({"type": "provider.auth", "message": SAID}, Reason.AUTH, None),
+    ({"type": "provider.quota", "message": SAID}, Reason.USAGE_LIMIT, None),
+    ({"type": "provider.quota", "message": "insufficient credits"}, Reason.BILLING, None),
+    ({"type": "provider.internal", "message": SAID}, Reason.SERVER_ERROR, None),
+    ({"type": "provider.unknown", "message": SAID, "status": 503}, Reason.OVERLOADED, None),
+    ({"type": "provider.no-route", "message": "Model unavailable"}, Reason.MODEL_NOT_FOUND, None),
+    ({"type": "provider.transport", "message": SAID}, Reason.NETWORK, None),
+]
+
+
+@pytest.mark.parametrize(("error", "reason", "wait_s"), OF_VERSION_2)
+def test_an_error_of_version_2_is_understood_by_its_type_status_and_wait(
+    error: dict[str, object], reason: Reason, wait_s: float | None
+) -> None:
+    parser = KINDS["opencode"].parser(Options())
+    line = {"type": "error", "timestamp": 1, "sessionID": "ses_1", "error": error}
+    (seen,) = [
+        one
+        for one in parser.feed(Chunk("stdout", msgspec.json.encode(line) + b"\n", 1.0))
+        if isinstance(one, GivenUp)
+    ]
+    status = {"type": "retry", "attempt": 1, "message": error["message"], "next": 3000}
+    retry = retry_evidence({**status, "error": first_error(error)}, now=1.0)
+    for evidence in (seen.evidence, retry):
+        failure = classify(evidence, KINDS["opencode"].rules, now=0.0)
+        assert failure is not None
+        assert failure.reason == reason
+        assert wait_s is None or failure.stated_reset_s == wait_s

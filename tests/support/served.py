@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.support import wires
 
 from fallbackd.backends.opencode_server import OpencodeEventReader
 from fallbackd.core.protocol import (
@@ -188,7 +189,7 @@ async def serving(
         )
         try:
             await transport.take_up()
-            yield Place(transport, root, start)
+            yield Place(transport, root, start or wires.chosen)
         finally:
             with anyio.CancelScope(shield=True), anyio.fail_after(LIMIT_S):
                 await (transport.detach() if leaves else transport.aclose())

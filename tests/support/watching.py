@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 from msgspec import structs
+from tests.support import wires
 from tests.support.clock import ManualClock
 from tests.support.opencode import DIRECTORY, OpencodeDouble, WhoseDouble
 from tests.support.running_engine import HANG_S, engine_in, settings
@@ -42,7 +43,10 @@ class Watching:
         sessions: Sessions,
         whose: WhoseDouble,
         around: Around,
+        events: wires.InOrder | None = None,
     ) -> None:
+        self._events = events
+        self.link = sessions._link
         self.whose = whose
         self.around = around
         self.engine = engine
@@ -55,7 +59,9 @@ class Watching:
     async def rest(self) -> None:
         """Until everything that was heard is done."""
         with anyio.fail_after(HANG_S):
-            while any(one.is_working for one in self.sessions._tracks.values()):
+            while (self._events is not None and self._events.waiting) or any(
+                one.is_working for one in self.sessions._tracks.values()
+            ):
                 await anyio.sleep(0)
 
     async def session(self, name: str = "ses_1") -> Session:
@@ -80,12 +86,22 @@ async def watching(
         server = OpencodeDouble(now=clock.now)
         async with anyio.create_task_group() as tasks:
             whose = WhoseDouble()
-            around = Around(whose, server)
+            second = wires.SecondLink(server, wires.chosen) if wires.chosen else None
+            link = second or server
+            around = Around(whose, link)
             sessions = Sessions(
-                Watched(engine), server, NoFiles(), around, lambda work: tasks.start_soon(work)
+                Watched(engine), link, NoFiles(), around, lambda work: tasks.start_soon(work)
             )
-            server.hear = lambda event: sessions.hear(event, directory=DIRECTORY)
-            found = Watching(engine, clock, server, sessions, whose, around)
+
+            def hear(event: Mapping[str, Any]) -> None:
+                sessions.hear(event, directory=DIRECTORY)
+
+            server.hear, events = hear, None
+            if second is not None:
+                events = wires.InOrder(second)
+                tasks.start_soon(events.run, hear)
+                server.hear = events.put
+            found = Watching(engine, clock, server, sessions, whose, around, events)
             engine.subscribe(
                 lambda told: (
                     found.notices.append(told.note.fields)

@@ -1,6 +1,7 @@
 """Calls to an opencode server over real connections: what comes back whatever it does."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -22,12 +23,15 @@ class Served:
     def __init__(self, answers: Mapping[str, bytes]) -> None:
         self.answers = answers
         self.requests: list[bytes] = []
+        self.bodies: list[bytes] = []
         self.url = ""
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             self.requests.append(head)
+            length = re.search(rb"(?i)content-length: (\d+)", head)
+            self.bodies.append(await reader.readexactly(int(length[1]) if length else 0))
             path = head.split(b" ")[1].decode().partition("?")[0]
             answer = self.answers.get(path)
             if answer is not None:
@@ -71,17 +75,62 @@ PAGE = b"HTTP/1.1 200 OK\r\ncontent-type: text/html;x\r\nconnection: close\r\n\r
 """What version 2 answers where it does not know a path."""
 
 
+PAGES = {"/global/health": PAGE, "/session": PAGE, "/global/event": PAGE, "/event": PAGE}
+
+
 @pytest.mark.parametrize("path", ["/api/info", "/api/health"])
-@pytest.mark.parametrize("version", ["2.0.3", "2.1.4", "3.0.0"])
-async def test_a_later_version_is_named_in_place_of_its_web_page(path: str, version: str) -> None:
-    about = plain(200, b'{"version": "%s"}' % version.encode())
-    pages = {"/global/health": PAGE, "/session": PAGE, "/global/event": PAGE, "/event": PAGE}
-    async with link({**pages, path: about}) as (one, _):
-        for asked in ("/global/health", "/session"):
+async def test_a_later_version_is_named_in_place_of_its_web_page(path: str) -> None:
+    about = plain(200, b'{"version": "3.0.0"}')
+    async with link({**PAGES, path: about}) as (one, _):
+        for asked in ("/global/health", "/session/ses_1"):
             called = await one.call("GET", asked)
-            assert (called.is_good, called.is_unsupported) == (False, True)
-            assert called.problem.startswith(f"opencode {version} is not supported yet")
+            assert (called.is_good, called.is_unsupported) == (False, asked[:2] == "/g")
+        assert called.status == 0  # there is no page for it
+        called = await one.call("GET", "/global/health")
+        assert called.problem.startswith("opencode 3.0.0 is not supported yet")
         assert await heard(one) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "version", "reply"),
+    [("/api/health", "2.0.3", b'{"reply":"once"}'), ("/api/info", "2.1.4", b'{"decision":"once"}')],
+)
+async def test_a_server_of_version_2_is_asked_in_its_own_calls(
+    path: str, version: str, reply: bytes
+) -> None:
+    event = b'data: {"type": "session.execution.succeeded", "data": {"sessionID": "ses_1"}}\n\n'
+    asked = b'{"data": [{"id": "per_1", "sessionID": "ses_1", "action": "shell"}]}'
+    answers = {
+        **PAGES,
+        path: plain(200, b'{"version": "%s"}' % version.encode()),
+        "/api/session/active": plain(200, b'{"data": {"ses_1": {"type": "running"}}}'),
+        "/api/session/ses_1/message": plain(200, b'{"data": []}'),
+        "/api/permission/request": plain(200, asked),
+        "/api/session/ses_1/permission/per_1/reply": b"HTTP/1.1 204 X\r\n\r\n",
+        "/api/event": STREAM + b": heartbeat\n\n" + event,
+    }
+    async with link(answers) as (one, served):
+        assert (await one.call("GET", "/global/health")).body["version"] == version
+        called = await one.call("GET", "/session/status", directory="/w")
+        assert called.body == {"ses_1": {"type": "busy"}}
+        body = {"reply": "once"}
+        assert (await one.call("POST", "/permission/per_1/reply", body=body)).is_good
+        assert served.bodies[-1] == reply
+        assert (await one.call("POST", "/instance/dispose")).status == 501
+        kinds = [each.event["type"] for each in await heard(one)]
+        assert kinds == ["session.status", "session.idle"]
+
+
+async def test_a_server_of_another_version_at_the_same_address_is_asked_in_its_calls() -> None:
+    answers = {**PAGES, "/api/info": plain(200, b'{"version": "2.1.4"}')}
+    async with link(answers) as (one, served):
+        assert (await one.call("GET", "/global/health")).body["version"] == "2.1.4"
+        first = plain(200, b'{"healthy": true, "version": "1.18.33"}')
+        served.answers = {"/global/health": first, "/session": plain(200, b"[]")}
+        assert (await one.call("GET", "/global/health")).body["version"] == "1.18.33"
+        assert (await one.call("GET", "/session")).body == []
+        served.answers = answers
+        assert (await one.call("GET", "/global/health")).body["version"] == "2.1.4"
 
 
 async def test_a_later_version_that_knows_the_old_call_is_named_too() -> None:

@@ -16,6 +16,7 @@ from tests.support.served import (
     stop_at,
     until,
 )
+from tests.support.wires import each_wire, only_version_1
 
 from fallbackd.backends import KINDS
 from fallbackd.classify.classifier import classify
@@ -35,6 +36,9 @@ from fallbackd.core.protocol import (
 from fallbackd.transports.opencode.server import ServerPlaces
 from fallbackd.transports.opencode.transport import ServedTransport
 from fallbackd.transports.process.transport import ProcessTransport
+
+__all__ = ["each_wire"]
+pytestmark = pytest.mark.usefixtures("each_wire")
 
 
 async def test_answer_is_handed_on_event_by_event_and_recorded(tmp_path: Path) -> None:
@@ -289,15 +293,15 @@ async def test_where_no_server_comes_up_the_prompt_is_run_without_one(tmp_path: 
     assert (tmp_path / "attempt1" / "output.log").read_text() == "prompt done\n"
 
 
-async def test_a_server_of_version_2_is_named_and_nothing_is_run_in_its_place(
+async def test_a_server_of_version_3_is_named_and_nothing_is_run_in_its_place(
     tmp_path: Path,
 ) -> None:
     run = CommandLine(argv=("sh", "-c", "echo done"), cwd=str(tmp_path))
-    async with serving(tmp_path, start="version-2") as place:
+    async with serving(tmp_path, start="version-3") as place:
         heard = await place.ask("say x", otherwise=run)
         assert isinstance(heard.exit, NotStarted)
         assert (heard.exit.error, heard.exit.gone) == (WRONG_VERSION, True)
-        assert heard.exit.text.startswith("opencode 2.1.4 is not supported yet")
+        assert heard.exit.text.startswith("opencode 3.0.0 is not supported yet")
         assert b"done" not in b"".join(each.data for each in heard.chunks)
         assert all(not lives(each["pid"]) for each in place.notes("start"))
 
@@ -449,6 +453,7 @@ async def test_another_kind_of_call_is_a_wiring_error(tmp_path: Path) -> None:
             )
 
 
+@only_version_1
 async def test_what_a_directory_needs_ends_with_its_last_prompt(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     for each in (one, two):

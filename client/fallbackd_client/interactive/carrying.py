@@ -567,7 +567,7 @@ def _unsupported(environ: Mapping[str, str]) -> str:
             timeout=_VERSION_S,
             check=False,
         )
-        return unsupported(ran.stdout.decode("utf-8", "replace"))
+        return unsupported(ran.stdout.decode("utf-8", "replace"), last=1)
     return ""
 
 

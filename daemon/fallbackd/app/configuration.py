@@ -28,7 +28,7 @@ from fallbackd.engine.requests import Invalid
 from fallbackd.lib import atomicfile
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.transport import Clock
-from fallbackd.transports.opencode.server import PASSWORD_VARIABLE
+from fallbackd.transports.opencode.server import PASSWORD_VARIABLES
 from fallbackd.transports.process.runner.landlock import MIN_ABI, WHOLE_ABI, kernel_abi
 from fallbackd_client.settings.files import Form
 
@@ -149,7 +149,7 @@ def settings_of(loaded: Loaded, *, abi: int | None = None) -> Settings:
 def _own_variables(loaded: Loaded) -> frozenset[str]:
     """Variables that open the shared server and opencode servers of the person."""
     share = loaded.share
-    named = [PASSWORD_VARIABLE, *(one.password_env for one in loaded.opencode.servers)]
+    named = [*PASSWORD_VARIABLES, *(one.password_env for one in loaded.opencode.servers)]
     named += [] if share is None else [share.url_env, share.group_secret_env]
     return frozenset(name for name in named if name is not None)
 

@@ -26,7 +26,7 @@ from fallbackd.backends.commands import (
     resumes,
 )
 from fallbackd.backends.lines import CliParser, fields, words
-from fallbackd.backends.opencode_server import OpencodeEventReader
+from fallbackd.backends.opencode_server import OpencodeEventReader, first_error
 from fallbackd.backends.outside import LEAVES
 from fallbackd.backends.spec import BackendKind, Footprint, Options, ProjectFiles, Setup
 from fallbackd.backends.variables import PROVIDERS
@@ -52,7 +52,7 @@ from fallbackd.core.protocol import (
     Work,
 )
 from fallbackd.core.reasons import Reason
-from fallbackd_conversations.opencode_versions import unsupported
+from fallbackd_conversations.opencode_versions import line_of, unsupported
 from fallbackd_conversations.turns import TITLE_OF_PROGRAM
 
 _INLINE_CONFIG = "OPENCODE_CONFIG_CONTENT"
@@ -89,17 +89,9 @@ _PERMISSION: dict[str, dict[str, str] | None] = {
 def start(work: Work, options: Options) -> Call:
     env = {**_QUIET, **_inline_config(work)}
     model = model_of(work, options)
-    argv = ["opencode", "run", "--format", "json"]
-    # Without the directory of its session a run that continues one never ends.
-    argv += ["--title", TITLE_OF_PROGRAM] if work.resume is None else ["--session", work.resume]
-    argv += ["--dir", work.cwd]
-    argv += ["--print-logs", "--log-level", "ERROR"]
-    if model:
-        argv += ["-m", model]
-    if work.effort and work.effort.isalnum():
-        argv += ["--variant", work.effort]
-    if work.permissions == "full":
-        argv += ["--auto"]
+    argv = ["opencode", "run", "--format", "json", *_words_of(work, model)]
+    if line_of(work.version) == 2:
+        env["PWD"] = work.cwd  # it believes this rather than the kernel
     # Each run leaves a library of some megabytes in TMPDIR.
     run = command_line(work, options, tuple(argv), env=env, own_tmp=True)
     # The environment of one prompt cannot be given to a server that is shared.
@@ -122,6 +114,23 @@ def start(work: Work, options: Options) -> Call:
             otherwise=run,
         )
     return run
+
+
+def _words_of(work: Work, model: str | None) -> list[str]:
+    """The rest of the command, by the line of the program."""
+    variant = work.effort if work.effort and work.effort.isalnum() else ""
+    words = ["--title", TITLE_OF_PROGRAM] if work.resume is None else ["--session", work.resume]
+    words += ["--print-logs", "--log-level", "ERROR"]
+    if line_of(work.version) == 2:
+        # Else the prompt runs in a service that is shared, which is outside of all confinement.
+        words.append("--standalone")
+        model = f"{model}#{variant}" if model and variant else model
+    else:
+        # Without the directory of its session a run that continues one never ends.
+        words += ["--dir", work.cwd]
+        words += ["--variant", variant] if variant else []
+    words += ["-m", model] if model else []
+    return [*words, *(("--auto",) if work.permissions == "full" else ())]
 
 
 def _digest(env: Mapping[str, str]) -> str:
@@ -246,6 +255,8 @@ def _as_server_events(event: dict[str, Any], session: str) -> list[Mapping[str, 
             error = event.get("error")
             if isinstance(error, str):
                 error = {"name": "", "data": {"message": error}}
+            elif isinstance(error, dict) and "name" not in error and "type" in error:
+                error = first_error(error)
             return [{"type": "session.error", "properties": {"sessionID": session, "error": error}}]
         case "step_start":
             return [_message(info, session), updated]
@@ -298,6 +309,18 @@ RULES = (
     ),
     Rule(
         "opencode-version", Reason.NOT_CONFIGURED, detail="version", codes=(WRONG_VERSION.lower(),)
+    ),
+    # Types of version 2. Its own words for the first one are those of an overload.
+    Rule("opencode-no-route", Reason.MODEL_NOT_FOUND, codes=("provider.no-route",)),
+    *(
+        Rule(f"opencode-{code[9:]}", reason, codes=(code,), yields=True)
+        for code, reason in (
+            ("provider.quota", Reason.USAGE_LIMIT),
+            ("provider.content-filter", Reason.CONTENT_POLICY),
+            ("provider.transport", Reason.NETWORK),
+            ("provider.invalid-request", Reason.FORMAT_ERROR),
+            ("provider.invalid-output", Reason.SERVER_ERROR),
+        )
     ),
     Rule("opencode-resume", Reason.SESSION, "^Session not found", detail=NO_CONVERSATION),
     Rule("opencode-server-error", Reason.SERVER_ERROR, r"^Unexpected server error\. Check server"),

@@ -28,7 +28,7 @@ tell more (1.18.33).
 
 import re
 from collections.abc import Mapping
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 
 import msgspec
 from msgspec import Struct, field
@@ -84,7 +84,35 @@ def retry_evidence(status: ErrorFields, *, now: float) -> Evidence:
     if wait_s is not None and wait_s > own_s + SLACK_S:
         headers["retry-after"] = str(round(wait_s))
     text = foreign_json.text(status.get("message"))
+    if error := foreign_json.fields(status.get("error")):  # of version 2
+        found = error_evidence(error)
+        return msgspec.structs.replace(found, headers={**headers, **found.headers})
     return Evidence(text=text, stream="jsonl", headers=headers, body=text_body(text))
+
+
+_ERRORS: Mapping[str, tuple[str, int | None]] = {
+    "aborted": ("MessageAbortedError", None),
+    "permission.rejected": ("PermissionRejectedError", None),
+    "provider.auth": ("ProviderAuthError", 401),
+    "provider.rate-limit": ("APIError", 429),
+    "provider.internal": ("APIError", 500),
+}
+"""Name in version 1 of a type of error, and the status that it means where none is given. Others
+keep their own name."""
+
+
+def first_error(error: ErrorFields) -> dict[str, Any]:
+    """An error of version 2 (`{type, message, status?, response?, retryAfterMs?}`) as in 1."""
+    kind = foreign_json.text(error.get("type"))
+    name, status = _ERRORS.get(kind, (kind, None))
+    data: dict[str, Any] = {"message": foreign_json.text(error.get("message"))}
+    if isinstance(given := error.get("status", status), int):
+        data["statusCode"] = given
+    if body := foreign_json.text(foreign_json.fields(error.get("response")).get("body")):
+        data["responseBody"] = body
+    if isinstance(wait := error.get("retryAfterMs"), int | float):
+        data["responseHeaders"] = {"retry-after-ms": str(wait)}
+    return {"name": name, "data": data}
 
 
 def error_evidence(error: ErrorFields) -> Evidence:

@@ -68,6 +68,8 @@ class Work(Struct, frozen=True, kw_only=True):
     """Texts of the user's own settings that the kind asked for in `BackendKind.reads`."""
     inherited: Mapping[str, str] = field(default_factory=dict)
     """Variables of the daemon that the kind asked for in `BackendKind.reads_env`."""
+    version: str = ""
+    """What its program says of its version; empty: not known, or not asked for."""
 
     planted: tuple[str, ...] = ()
     """Files of `BackendKind.project` that an earlier attempt has changed: it is started without

@@ -297,6 +297,12 @@ def _laid_out(
     return _Place(directory=directory, cwd=cwd, prompt=prompt, prompt_path=prompt_path)
 
 
+def _version(world: World, kind: BackendKind, options: Options) -> str:
+    program = kind.program(options)
+    path = None if program is None else world.find_program(program)
+    return (path and world.probe.known_version(path)) or ""
+
+
 def _call(
     host: LiveHost,
     live: LiveAttempt,
@@ -334,6 +340,7 @@ def _call(
             world, kind, {**environ_of(host.settings, world, order.backend), **prepared.env}
         ),
         inherited={name: world.environ[name] for name in kind.reads_env if name in world.environ},
+        version=_version(world, kind, options),
     )
     inside = bool(delegation.above)
     work = with_own_roots(host.settings, world, order.backend, work, inside=inside)

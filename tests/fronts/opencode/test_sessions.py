@@ -5,13 +5,18 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.support import wires
 from tests.support.opencode import DIRECTORY
 from tests.support.playbook import policy_of
 from tests.support.watching import Watching, watching
+from tests.support.wires import each_wire, only_version_1
 
 from fallbackd.core.policy import Policy
 from fallbackd.fronts.opencode.convert import At
 from fallbackd.fronts.opencode.replay import Replay
+
+__all__ = ["each_wire"]
+pytestmark = pytest.mark.usefixtures("each_wire")
 
 SESSION = "ses_1"
 FIRST = "msg_1f9b96055001aaaaaaaaaaaaaa"
@@ -66,6 +71,7 @@ def asked_models(w: Watching) -> list[str]:
     return ["{providerID}/{modelID}".format(**one["model"]) for one in w.server.prompts]
 
 
+@only_version_1
 async def test_a_message_that_waits_keeps_the_model_that_was_chosen_for_it(tmp_path: Path) -> None:
     async with watching(tmp_path, policy()) as w:
         w.server.begins(SESSION, FIRST, "a/m", parts=[{"type": "text", "text": "one"}])
@@ -108,6 +114,7 @@ async def test_a_message_that_waits_behind_a_failed_compaction_is_sent_again(
         assert (asked_models(w), texts(w)) == (["b/m"], ["two"])
 
 
+@only_version_1
 async def test_the_variant_and_the_format_of_a_message_survive_its_rescue(tmp_path: Path) -> None:
     async with watching(tmp_path, policy()) as w:
         format_ = {"type": "json_schema", "schema": {"type": "object"}, "retryCount": 2}
@@ -123,6 +130,7 @@ async def test_the_variant_and_the_format_of_a_message_survive_its_rescue(tmp_pa
 FORMAT = {"type": "json_schema", "schema": {"type": "object"}, "retryCount": 2}
 
 
+@only_version_1
 async def test_a_message_that_is_not_listed_for_its_format_moves_as_its_events_have_shown_it(
     tmp_path: Path,
 ) -> None:
@@ -140,6 +148,7 @@ async def test_a_message_that_is_not_listed_for_its_format_moves_as_its_events_h
         assert [one.get("format") for one in w.server.prompts] == [FORMAT, FORMAT, None]
 
 
+@only_version_1
 async def test_what_a_tool_may_have_written_behind_a_format_is_not_taken_back(
     tmp_path: Path,
 ) -> None:
@@ -152,6 +161,7 @@ async def test_what_a_tool_may_have_written_behind_a_format_is_not_taken_back(
         assert texts(w)[0].startswith("Continue the task")
 
 
+@only_version_1
 async def test_a_program_that_waits_for_a_message_with_a_format_keeps_its_turn(
     tmp_path: Path,
 ) -> None:
@@ -252,6 +262,7 @@ def task_of(w: Watching, child: str) -> None:
     last["parts"].append({**part, "state": state})
 
 
+@only_version_1
 async def test_a_subagent_that_would_wait_for_an_hour_is_stopped_and_that_is_told(
     tmp_path: Path,
 ) -> None:
@@ -481,7 +492,7 @@ async def lost_at(w: Watching, step: str) -> None:
 async def resumed(w: Watching) -> str:
     session = await w.session()
     assert session.rescue is not None
-    at = At(link=w.server, session=SESSION, directory=DIRECTORY)
+    at = At(link=w.link, session=SESSION, directory=DIRECTORY)
     end = await Replay(
         w.watched, at, w.around, session.rescue, track=w.sessions.track(SESSION)
     ).run()
@@ -532,6 +543,8 @@ async def test_what_happened_while_nobody_listened_is_caught_up_with(tmp_path: P
         heard, w.server.hear = w.server.hear, lambda _: None
         w.server.retries(SESSION, "Too many requests")
         w.server.hear = heard
+        if isinstance(w.link, wires.SecondLink):
+            await w.link.wire.heard({"type": "server.connected"})
         await w.sessions.catch_up([await w.session()])
         await w.rest()
         assert len(w.server.prompts) == 1
@@ -601,7 +614,11 @@ async def test_a_compaction_that_fails_is_repeated_and_the_finished_turn_stays(
             SECOND
         ]
         assert models(w) == ["b/m"]
-        assert w.server.calls[-1][2]["auto"] is auto
+        if isinstance(w.link, wires.SecondLink):  # it is asked to continue by a message
+            asked = [one for one in w.link.face.asked if one.startswith("POST")]
+            assert asked[-1].endswith("/synthetic" if auto else "/compact")
+        else:
+            assert w.server.calls[-1][2]["auto"] is auto
         ids = [one["info"]["id"] for one in w.server.messages[SESSION]]
         assert FIRST in ids
         session = await w.session()

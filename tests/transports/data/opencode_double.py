@@ -16,6 +16,9 @@ import time
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+from opencode2 import EARLY, LATER, SecondFace
+
 PORT = int(sys.argv[sys.argv.index("--port") + 1])
 START = os.environ.get("DOUBLE_START", "")
 NOTES = Path(os.environ["DOUBLE_NOTES"])
@@ -34,8 +37,14 @@ def note(word: str, **more) -> None:
 
 def emit(session: str, kind: str, **properties) -> None:
     payload = {"type": kind, "properties": {"sessionID": session, **properties}}
+    send({"directory": "x", "payload": payload})
+
+
+def send(event: dict) -> None:
+    events = [event] if face is None else face.events(event["payload"])
     for queue in listeners:
-        queue.put_nowait({"directory": "x", "payload": payload})
+        for each in events:
+            queue.put_nowait(each)
 
 
 def status(session: str, kind: str, **more) -> None:
@@ -158,8 +167,7 @@ async def prompt(session: str, body: dict) -> None:
             status(session, "retry", attempt=1, message="Rate limit reached", next=next_at)
         case "beats":
             while True:
-                for queue in listeners:
-                    queue.put_nowait({"payload": {"type": "server.heartbeat", "properties": {}}})
+                send({"payload": {"type": "server.heartbeat", "properties": {}}})
                 note("beat")
                 await asyncio.sleep(0.1)
         case "tool" | "stubborn" | "leaky":
@@ -205,7 +213,7 @@ def route(method: str, path: str, cwd: str, body: dict):
         case "GET", ["global", "health"]:
             return 200, {"healthy": True}
         case "GET", ["api", "info"]:
-            return 200, {"version": "2.1.4", "pid": os.getpid(), "urls": []}
+            return 200, {"version": "3.0.0", "pid": os.getpid(), "urls": []}
         case "POST", ["session"]:
             if cwd.endswith("nowhere"):
                 return 500, {"name": "UnknownError", "data": {"message": "Unexpected error"}}
@@ -233,6 +241,8 @@ def route(method: str, path: str, cwd: str, body: dict):
             note("looked", session=name)
             born = [s["info"] for s in sessions.values() if "info" in s]
             return 200, [each for each in born if each["parentID"] == name]
+        case "GET", ["session", name] if name in sessions:
+            return 200, {"id": name, "directory": sessions[name]["cwd"]}
         case "DELETE", ["session", name]:
             note("delete", session=name)
             return 200, sessions.pop(name, None) is not None
@@ -257,10 +267,20 @@ def route(method: str, path: str, cwd: str, body: dict):
     return 404, {"name": "NotFound", "data": {"message": path}}
 
 
+async def first(method: str, path: str, cwd: str, body: object) -> tuple[int, object]:
+    return route(method, path, cwd, body or {})
+
+
+VERSION = {"second": LATER, "early": EARLY}.get(START)
+face = None if VERSION is None else SecondFace(first, version=VERSION)
+
+
 async def events(writer: asyncio.StreamWriter) -> None:
     queue: asyncio.Queue = asyncio.Queue()
     listeners.add(queue)
-    queue.put_nowait({"payload": {"type": "server.connected", "properties": {}}})
+    connected = {"type": "server.connected"}
+    inside = {"payload": {**connected, "properties": {}}}
+    queue.put_nowait(inside if face is None else {**connected, "id": "evt_0", "data": {}})
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
     try:
         while (event := await queue.get()) is not None:
@@ -281,10 +301,11 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
                 writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
                 continue
             url = urlsplit(target)
-            if url.path == "/global/event" and START != "version-2":
+            stream = "/global/event" if face is None and START != "version-3" else "/api/event"
+            if url.path == stream:
                 await events(writer)
                 return
-            if START == "version-2" and url.path != "/api/info":
+            if START == "version-3" and url.path != "/api/info":
                 page = b"<!doctype html><div id=root></div>"
                 start = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(page)}"
                 writer.write(start.encode() + b"\r\n\r\n" + page)
@@ -293,9 +314,18 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             if b'"swallow"' in raw:
                 note("swallowed")
                 await asyncio.Event().wait()
-            code, value = route(method, url.path, cwd, json.loads(raw) if raw else {})
+            body = json.loads(raw) if raw else {}
+            kind = "application/json"
+            if face is None:
+                code, value = route(method, url.path, cwd, body)
+            else:
+                query = {key: one[0] for key, one in parse_qs(url.query).items()}
+                code, value = await face.answer(method, url.path, query, body)
+                kind = "text/html" if isinstance(value, str) else kind
             data = b"" if value is None else json.dumps(value).encode()
-            start = f"HTTP/1.1 {code} X\r\nContent-Length: {len(data)}\r\n\r\n"
+            start = (
+                f"HTTP/1.1 {code} X\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n"
+            )
             writer.write(start.encode() + data)
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError):
@@ -320,7 +350,8 @@ async def main() -> None:
     if START == "silent":
         await asyncio.Event().wait()
     await asyncio.start_server(serve, "127.0.0.1", PORT)
-    print(f"opencode server listening on http://127.0.0.1:{PORT}", flush=True)
+    name = "opencode server" if face is None else "server"
+    print(f"{name} listening on http://127.0.0.1:{PORT}", flush=True)
     await asyncio.Event().wait()
 
 

@@ -19,11 +19,11 @@ from fallbackd_client.cli.doctor.findings import (
 from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
 from fallbackd_client.interactive.hooks import OUR_PLUGIN
 from fallbackd_client.settings.jsonc import Unreadable, strings
-from fallbackd_conversations.opencode_versions import unsupported
+from fallbackd_conversations.opencode_versions import unsupported, unverified
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fallbackd_client.calls import Json
 
@@ -349,8 +349,12 @@ _RIVAL = re.compile(r"(model|rate-limit)-fallback", re.IGNORECASE)
 
 def unsupported_version(machine: Machine, program: str) -> str:
     """A sentence on a version that cannot be used; empty: it can, or is no opencode."""
-    path = machine.which(program) if program == "opencode" else None
-    return unsupported(machine.run(path, "--version").out) if path is not None else ""
+    return _said_of_version(machine, unsupported) if program == "opencode" else ""
+
+
+def _said_of_version(machine: Machine, say: Callable[[str], str]) -> str:
+    path = machine.which("opencode")
+    return say(machine.run(path, "--version").out) if path is not None else ""
 
 
 def look_at_opencode(machine: Machine) -> list[Finding]:
@@ -364,6 +368,12 @@ def look_at_opencode(machine: Machine) -> list[Finding]:
             if _entries(machine, path) or _entries(machine, path, key="plugins"):
                 what += f"; it does not load the plugin that {path} names"
         return [Finding("opencode", WARNING, what)]
+    if why := _said_of_version(machine, unverified):
+        what = f"{why}; its sessions are protected where [opencode] servers names its server"
+        for path in _configs(machine):
+            if _entries(machine, path) or _entries(machine, path, key="plugins"):
+                what += f"; it does not load the plugin that {path} names"
+        return [Finding("opencode", NOTE, what)]
     for path, entry, fix in entries:
         if entry.startswith(("file://", "/", "./", "../", "~/")):
             if not os.path.isfile(_file_of(entry, path)):

@@ -18,6 +18,8 @@ from msgspec import Struct
 from fallbackd.lib import foreign_json
 from fallbackd.lib.sse import EventReader
 from fallbackd.ports.opencode import Called, Heard
+from fallbackd.transports.opencode.second import SecondWire
+from fallbackd.transports.opencode.wires import ROUTES
 from fallbackd_conversations.opencode_versions import unsupported
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 USER = "opencode"
 NOT_SUPPORTED = 505
 """Status of HTTP for a version that is not supported."""
+NOT_AN_ANSWER = 415
+"""Status for a web page in place of an answer, which says that nothing was done."""
 CALL_LIMIT_S = 15.0
 SILENCE_S = 35.0
 """Its heartbeat comes every 10 s (measured)."""
@@ -36,9 +40,8 @@ MAX_EVENT_BYTES = 32 * 1024 * 1024
 _STREAMS = ("/global/event", "/event")
 """The second is what servers have that do not know the first: events of one directory."""
 HEALTH = "/global/health"
-_NEWER = "/api/"
-_NEWER_HEALTH = (f"{_NEWER}info", f"{_NEWER}health")
-"""Calls of 2.0.4 and later, and of the versions before it."""
+_REFUSED = 405
+"""Status of version 2 for what is not a `GET` and not known."""
 
 
 class CallFailed(Exception):
@@ -59,6 +62,8 @@ class OpencodeLink:
         import httpx2
 
         self.url = url.rstrip("/")
+        self._second: SecondWire | None = None
+        """How it is asked; None: in the calls of version 1."""
         self._client = httpx2.AsyncClient(
             base_url=self.url,
             auth=None if password is None else httpx2.BasicAuth(USER, password),
@@ -80,54 +85,114 @@ class OpencodeLink:
         directory: str = "",
         limit_s: float = CALL_LIMIT_S,
     ) -> Called:
+        try:
+            with anyio.fail_after(limit_s):
+                return await self._call(method, path, body=body, directory=directory)
+        except TimeoutError:
+            return Called(status=0, problem=f"no answer within {limit_s:g} s")
+
+    async def _call(
+        self, method: str, path: str, *, body: Mapping[str, Any] | None, directory: str
+    ) -> Called:
+        if self._second is not None:
+            called = await self._second.call(method, path, body=body, directory=directory)
+            if path != HEALTH or called.is_good:
+                return called
+            self._second = None  # another version may listen there now
+        query = {"directory": directory} if directory else {}
+        called = await self._ask(method, path, query=query, body=body)
+        if called.is_good or (called.status not in (_REFUSED, NOT_AN_ANSWER)):
+            return called
+        # Nothing was done: it does not know the call.
+        return await self._ask_again(called, method, path, body=body, directory=directory)
+
+    async def _ask_again(
+        self,
+        called: Called,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None,
+        directory: str,
+    ) -> Called:
+        """Ask in the calls of the version that has answered with its web page."""
+        for is_early in (False, True):
+            second = SecondWire(self._ask, is_early=is_early)
+            found = await second.call("GET", HEALTH)
+            version = _version(found.body)
+            if not found.is_good or version is None:
+                continue
+            if why := unsupported(version):
+                return Called(
+                    status=NOT_SUPPORTED, body=found.body, problem=why, is_unsupported=True
+                )
+            self._second = second
+            return await second.call(method, path, body=body, directory=directory)
+        return Called(status=404, problem=called.problem)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        body: Mapping[str, Any] | None,
+    ) -> Called:
+        """One call in the words of its version."""
         import httpx2
 
         try:
-            with anyio.fail_after(limit_s):
-                response = await self._client.request(
-                    method,
-                    path,
-                    params={"directory": directory} if directory else {},
-                    content=b"" if body is None else msgspec.json.encode(body),
-                    headers={} if body is None else {"content-type": "application/json"},
-                    timeout=limit_s,
-                )
-        except TimeoutError:
-            return Called(status=0, problem=f"no answer within {limit_s:g} s")
+            response = await self._client.request(
+                method,
+                path,
+                params=dict(query),
+                content=b"" if body is None else msgspec.json.encode(body),
+                headers={} if body is None else {"content-type": "application/json"},
+                timeout=None,
+            )
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             return Called(status=0, problem=type(error).__name__)
-        if response.is_success and _is_page(response) and not path.startswith(_NEWER):
-            return await self._not_understood(limit_s)
+        if response.is_success and _is_page(response):
+            return Called(status=NOT_AN_ANSWER, problem="a web page instead of an answer")
         return _called(response, path)
-
-    async def _not_understood(self, limit_s: float) -> Called:
-        """Say why it has answered with its web page, as version 2 does for an unknown call."""
-        for path in _NEWER_HEALTH:
-            called = await self.call("GET", path, limit_s=limit_s)
-            if called.is_good and (why := unsupported(_version(called.body))):
-                return Called(
-                    status=NOT_SUPPORTED, body=called.body, problem=why, is_unsupported=True
-                )
-        return Called(status=404, problem="a web page instead of an answer")
 
     async def events(self) -> AsyncGenerator[Heard, None]:
         import httpx2
 
         timeout = httpx2.Timeout(CALL_LIMIT_S, read=SILENCE_S)
-        for path in _STREAMS:
+        second = self._second
+        paths = _STREAMS if second is None else (ROUTES["events"].path,)
+        for path in paths:
             try:
-                async with self._client.stream("GET", path, timeout=timeout) as answer:
+                async with self._client.stream(
+                    "GET", path, timeout=timeout, headers={"accept": "text/event-stream"}
+                ) as answer:
                     if answer.status_code == 404 or _is_page(answer):
                         continue
                     if not answer.is_success:
                         return
                     async for data in _event_data(answer):
-                        heard = _heard(data)
-                        if heard is not None:
-                            yield heard
+                        if second is None:
+                            if (heard := _heard(data)) is not None:
+                                yield heard
+                            continue
+                        for one in await _translated(second, data):
+                            yield one
             except httpx2.HTTPError:
                 return
             return
+
+
+async def _translated(second: SecondWire, data: bytes) -> list[Heard]:
+    found = _event_in(data)
+    if found is None or not isinstance(found.get("type"), str):
+        return []
+    place = found.get("location")
+    directory = place.get("directory") if isinstance(place, dict) else None
+    return [
+        Heard(directory=directory if isinstance(directory, str) else "", event=one)
+        for one in await second.heard(found)
+    ]
 
 
 def _called(response: "httpx2.Response", path: str) -> Called:
@@ -176,12 +241,17 @@ def _words(answer: object) -> str:
     return f": {text[:MAX_PROBLEM_CHARS]}" if isinstance(text, str) and text else ""
 
 
-def _heard(data: bytes) -> Heard | None:
+def _event_in(data: bytes) -> dict[str, Any] | None:
     try:
         found = foreign_json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    return found if isinstance(found, dict) else None
+
+
+def _heard(data: bytes) -> Heard | None:
+    found = _event_in(data)
+    if found is None:
         return None
     payload = found.get("payload")
     event = payload if isinstance(payload, dict) else found

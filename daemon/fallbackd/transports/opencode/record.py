@@ -109,7 +109,9 @@ def noted_prompts(server: Path) -> set[str]:
 # --- servers that an earlier daemon has left -----------------------------------------------------
 # Helper servers that an earlier daemon has left: which run still, and what they run with.
 
-OWN_VARIABLES = frozenset({"OPENCODE_SERVER_PASSWORD", "TMPDIR", "PWD", *CACHES})
+OWN_VARIABLES = frozenset(
+    {"OPENCODE_SERVER_PASSWORD", "OPENCODE_PASSWORD", "TMPDIR", "PWD", *CACHES}
+)
 ENDING_S = 1.0
 _LOOK_S = 0.02
 _OWN_PREFIX = "FALLBACKD_"

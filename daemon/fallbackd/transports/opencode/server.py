@@ -152,7 +152,9 @@ class Listeners:
 # --- the server ----------------------------------------------------------------------------------
 
 PASSWORD_VARIABLE = "OPENCODE_SERVER_PASSWORD"
-READY_LINE = re.compile(rb"opencode server listening on http://[\w.\[\]:]+:(\d+)\s")
+PASSWORD_VARIABLES = (PASSWORD_VARIABLE, "OPENCODE_PASSWORD")
+"""The second one is read first by version 2."""
+READY_LINE = re.compile(rb"(?:^|\s)server listening on http://[\w.\[\]:]+:(\d+)\s")
 PORT_TAKEN_WORDS = (b"ServeError", b"EADDRINUSE", b"in use")
 
 HEALTH_LIMIT_S = 1.0
@@ -292,7 +294,11 @@ class OpencodeServer:
             command,
             argv=(*command.argv, "--hostname", "127.0.0.1", "--port", str(port)),
             # It leaves a library of 5.6 MB behind in there with each start.
-            env={**command.env, PASSWORD_VARIABLE: self._password, "TMPDIR": str(scratch)},
+            env={
+                **command.env,
+                **dict.fromkeys(PASSWORD_VARIABLES, self._password),
+                "TMPDIR": str(scratch),
+            },
         )
         if self._link is not None:
             await self._link.aclose()

@@ -36,11 +36,10 @@ def test_a_package_that_is_not_ours_to_publish_is_an_error(tmp_path: Path, entry
     assert look_at_opencode(home.machine()) == []
 
 
-@pytest.mark.parametrize("version", ["opencode v2.1.4", "opencode v2.0.3", "opencode v3.0.0"])
-def test_a_later_version_is_named_and_no_older_one_is_advised(tmp_path: Path, version: str) -> None:
+def test_a_later_version_is_named_and_no_older_one_is_advised(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    path = program(home.bin, "opencode", f"echo {version}")
-    says = f"{version.replace('v', '')} is not supported yet: fallbackd works with version 1"
+    path = program(home.bin, "opencode", "echo opencode v3.0.0")
+    says = "opencode 3.0.0 is not supported yet: fallbackd works with versions 1 and 2"
     says += f"; {path} gets no work, and its sessions are not protected"
     assert told(look_at_opencode(home.machine())) == [("warning", says, "")]
     config = configured(home, plugin_of(f"file://{shared(OPENCODE_PLUGIN)}"))
@@ -53,6 +52,18 @@ def test_a_later_version_is_named_and_no_older_one_is_advised(tmp_path: Path, ve
     status = {"health": {"a": {"state": "healthy"}, "opencode": entry}}
     known = {"programs": known_programs(), "daemon": {"version": __version__, "pid": 7}}
     assert look_at_daemon(home.machine(), Service(), {**known, **status}) == []
+
+
+@pytest.mark.parametrize("version", ["2.1.4", "2.0.3"])
+def test_version_2_is_said_to_be_unverified(tmp_path: Path, version: str) -> None:
+    home = Home(tmp_path)
+    program(home.bin, "opencode", f"echo opencode v{version}")
+    ((level, what, fix),) = told(look_at_opencode(home.machine()))
+    assert (level, fix) == ("note", "")
+    assert what.startswith(f"opencode {version} is unverified: ")
+    config = configured(home, plugin_of(f"file://{shared(OPENCODE_PLUGIN)}"))
+    ((_, what, _),) = told(look_at_opencode(home.machine()))
+    assert what.endswith(f"; it does not load the plugin that {config} names")
 
 
 OWN = {

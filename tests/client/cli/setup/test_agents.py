@@ -28,9 +28,9 @@ def test_an_agent_that_serves_models_without_a_login_is_enough(home: Home) -> No
 
 
 def test_a_version_that_is_not_supported_is_named_and_no_other_one_advised(home: Home) -> None:
-    program(home.bin, "opencode", "echo opencode v2.1.4")
+    program(home.bin, "opencode", "echo opencode v3.0.0")
     shown = agents_view(home.machine(), PROGRAMS, Style(enabled=False))
-    assert "opencode 2.1.4 is not supported yet: fallbackd works with version 1" in shown
+    assert "opencode 3.0.0 is not supported yet: fallbackd works with versions 1 and 2" in shown
     assert "npm install" not in shown
 
 
