@@ -1,4 +1,13 @@
-"""Worker processes take whole files: the longest shall not be the last that is taken."""
+"""
+Worker processes take whole files: the longest shall not be the last that is taken. Some work in a
+directory that an ordinary user may enter.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +37,13 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(LONGEST)))
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Not below `tmp_path`, which another user cannot enter."""
+    made = Path(tempfile.mkdtemp(prefix="fbd-base-"))
+    made.chmod(0o755)
+    yield made
+    subprocess.run(["chmod", "-R", "u+w", str(made)], check=False)  # Go closes its modules
+    shutil.rmtree(made)

@@ -91,14 +91,25 @@ class Scene(Struct, kw_only=True):
 
 @asynccontextmanager
 async def scene(
-    tmp_path: Path, *, backends: Mapping[str, Sequence[str]] | None = None, **knobs: object
+    tmp_path: Path,
+    *,
+    backends: Mapping[str, Sequence[str]] | None = None,
+    wrapper: tuple[str, ...] = (),
+    more: Mapping[str, str] | None = None,
+    **knobs: object,
 ) -> AsyncIterator[Scene]:
-    """`backends`, `knobs`: as of `config`."""
+    """
+    Args:
+        backends, knobs: As of `config`.
+        wrapper: A command that executes the daemon.
+        more: Variables of the daemon.
+    """
     with anyio.fail_after(2 * HANG_S):
         async with provider() as served:
             home = build_home(tmp_path, served)
             # Claude Code refuses to run unasked for a superuser, unless it is told this.
-            env = {**home.env, "IS_SANDBOX": "1"}
-            async with running(tmp_path, config(backends or {}, **knobs), env=env) as daemon:
+            env = {**home.env, "IS_SANDBOX": "1", **(more or {})}
+            text = config(backends or {}, **knobs)
+            async with running(tmp_path, text, env=env, wrapper=wrapper) as daemon:
                 assert daemon.home == home.path
                 yield Scene(provider=served, daemon=daemon, home=home)

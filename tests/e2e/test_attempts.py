@@ -1,20 +1,18 @@
 """What an agent must not do, tried by the shell of each real agent (`tests/support/attempts`)."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
+from tests.e2e.ordinary import CODE, NOBODY, give, python_for_all, python_of_all
 from tests.e2e.scenes import BACKENDS, ROUTES, scene
 from tests.e2e.test_confinement import IS_CONFINED, allow_commands
 from tests.support import attempts
 
+IS_ROOT = os.geteuid() == 0
 WORKSPACE = attempts.beyond("workspace")
-AT_THE_DAEMON = {
-    **attempts.of_persons(),
-    **attempts.of_others(),
-    **WORKSPACE,
-    **attempts.of_other_doors(),
-}
+AT_THE_DAEMON = {**attempts.of_persons(), **attempts.of_others(), **WORKSPACE}
 TRIED = (
     *("answer a question", "health pause", "daemon.drain", "config.get", "usage"),
     *("see theirs", "cancel theirs", "reply to theirs", "cancel theirs by request"),
@@ -25,16 +23,22 @@ TRIED = (
 WRITTEN = ("write ~/.bashrc", "write ~/.ssh/authorized_keys", "write ~/.local/bin/claude")
 
 
+@pytest.mark.parametrize("is_ordinary", [False, True], ids=["same-user", "ordinary-user"])
 @pytest.mark.parametrize("name", BACKENDS)
-async def test_no_attempt_of_a_real_agent_succeeds(tmp_path: Path, name: str) -> None:
-    async with scene(tmp_path) as s:
+async def test_no_attempt_of_a_real_agent_succeeds(
+    base: Path, name: str, *, is_ordinary: bool
+) -> None:
+    python = python_for_all() if is_ordinary else sys.executable
+    wrapper = python_of_all(base) if is_ordinary else ()
+    async with scene(base, wrapper=wrapper, more={"PYTHONPATH": CODE}) as s:
         allow_commands(s.home.path)
         (s.home.path / ".ssh").mkdir()
         (s.home.work / "ssh").symlink_to(s.home.path / ".ssh")
         other = "claude" if name == "codex" else "codex"
         s.provider.behave(ROUTES[other], "ok")
         theirs = await s.delegate(other, session="theirs", request_id="r-theirs")
-        tried = {one: AT_THE_DAEMON[one] for one in TRIED}
+        known = AT_THE_DAEMON | attempts.of_other_doors(python)
+        tried = {one: known[one] for one in TRIED}
         if IS_CONFINED or name == "codex":
             tried |= {one: attempts.of_the_kernel()[one] for one in WRITTEN}
         values = {
@@ -45,12 +49,16 @@ async def test_no_attempt_of_a_real_agent_succeeds(tmp_path: Path, name: str) ->
             "@THEIRS@": theirs["delegation"],
             "@QUESTION@": f"{theirs['delegation']}.q1",
         }
-        table = attempts.table(tmp_path / "table.json", tried, values)
-        command = f"{sys.executable} -I {attempts.HANDS} {table} > tried.txt 2>&1"
+        table = attempts.table(base / "table.json", tried, values)
+        if is_ordinary:
+            give(base)
+        command = f"{python} -I {attempts.HANDS} {table} > tried.txt 2>&1"
         s.provider.behave(ROUTES[name], "tool", "ok", command=command)
         done = await s.delegate(name)
         assert done["state"] == "succeeded", s.daemon.log()
-        said = (s.home.work / "tried.txt").read_text()
+        written = s.home.work / "tried.txt"
+        assert written.stat().st_uid == (NOBODY if is_ordinary and IS_ROOT else os.geteuid())
+        said = written.read_text()
         found = attempts.done(said)
         assert found.keys() == tried.keys(), said
         assert [one for one, word in found.items() if word == "done"] == []

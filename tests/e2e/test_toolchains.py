@@ -6,22 +6,16 @@ Dependencies are made beside the project, so no registry is asked.
 """
 
 import os
-import shutil
 import subprocess
-import sys
-import sysconfig
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.e2e.ordinary import CODE, NOBODY, SITE, own, python_of_all
 from tests.support.agents import program
-from tests.support.daemon import ROOT, Daemon, running
+from tests.support.daemon import Daemon, running
 
-NOBODY = 65_534
 AGENT = 'script=$(mktemp) && cat > "$script" && sh -e "$script" 2>&1 && echo ended well'
 PATH = "/usr/local/bin:/usr/bin:/bin"
-SITE = sysconfig.get_path("purelib")
 
 GIT = "git -c user.name=a -c user.email=a@example.invalid"
 CARGO = f"""
@@ -107,34 +101,6 @@ SSH_CONFIG = f"{GPG_CONFIG}[gpg]\nformat=ssh\n[user]\nsigningkey=KEY\n"
 TOOLS = {"cargo": CARGO, "go": GO, "maven": MAVEN, "npm": NPM, "pip": PIP}
 
 
-@pytest.fixture
-def base() -> Iterator[Path]:
-    """Not below `tmp_path`, which another user cannot enter."""
-    made = Path(tempfile.mkdtemp(prefix="fbd-tools-"))
-    made.chmod(0o755)
-    yield made
-    subprocess.run(["chmod", "-R", "u+w", str(made)], check=False)  # Go closes its modules
-    shutil.rmtree(made)
-
-
-def own(base: Path) -> tuple[str, ...]:
-    """What starts a program as an ordinary user, to whom all of `base` belongs."""
-    if os.geteuid() != 0:
-        return ()
-    give = f'chown -R {NOBODY}:{NOBODY} {base} "$XDG_RUNTIME_DIR" && exec setpriv'
-    give += f' --reuid={NOBODY} --regid={NOBODY} --clear-groups --inh-caps=-all "$@"'
-    return ("sh", "-c", give, "sh")
-
-
-def python_of_all(base: Path) -> tuple[str, ...]:
-    """The same, of a daemon, whose interpreter may be closed to other users."""
-    above = Path(sys.executable).resolve().parents
-    if os.geteuid() != 0 or all(each.stat().st_mode & 0o005 == 0o005 for each in above):
-        return own(base)
-    *before, _ = own(base)
-    return (*before, "sh", "sh", "-c", 'shift && exec /usr/bin/python3 "$@"', "sh")
-
-
 def as_person(base: Path, daemon: Daemon, *command: str) -> None:
     """In their own shell, which is not confined."""
     env = {"HOME": str(daemon.home), "PATH": PATH, "XDG_RUNTIME_DIR": str(daemon.runtime_dir)}
@@ -166,7 +132,7 @@ def config(base: Path) -> str:
     return f'[backends.agent]\nkind = "generic-cli"\ncommand = ["{path}"]\n'
 
 
-ENV = {"PATH": PATH, "PYTHONPATH": f"{ROOT / 'daemon'}:{ROOT / 'client'}:{SITE}"}
+ENV = {"PATH": PATH, "PYTHONPATH": CODE}
 
 
 @pytest.mark.parametrize("home", ["fresh", "used"])

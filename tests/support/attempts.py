@@ -2,6 +2,7 @@
 
 import json
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -213,9 +214,9 @@ def of_the_gateway() -> dict[str, Attempt]:
     return found
 
 
-def of_other_doors() -> dict[str, Attempt]:
+def of_other_doors(python: str = sys.executable) -> dict[str, Attempt]:
     """The client's command line, its MCP server, and a process without parents."""
-    program = f"{sys.executable} -m fallbackd_client.cli.main --socket @RUN@/control.sock"
+    program = f"{python} -m fallbackd_client.cli.main --socket @RUN@/control.sock"
     client = f"PYTHONPATH=@PATH@ {program}"
     work = {"prompt": "x", "backend": "helper", "permissions": "full", "cwd": "@WORK@"}
     return {
@@ -252,7 +253,7 @@ def table(
         values: Of the words between `@`.
         more: The port of the gateway, and ways for its `--way`.
     """
-    run, path = values["@RUN@"], f"{ROOT / 'client'}"
+    run, path = values["@RUN@"], f"{ROOT / 'client'}:{sysconfig.get_path('purelib')}"
     hello = {
         "protocolVersion": "2025-06-18",
         "capabilities": {},
