@@ -63,6 +63,13 @@ def test_a_prompt_goes_through_stdin_and_never_into_an_argument(kind: str) -> No
     assert call.cwd == "/srv/project"
 
 
+def test_codex_confines_itself_to_where_it_is_and_not_to_a_name_that_may_lead_elsewhere() -> None:
+    """Those that the kernel confines are held to the directory itself, whatever its name is."""
+    for permissions in ("read", "workspace", "full"):
+        argv = start("codex", permissions=permissions).argv
+        assert not any("/srv/project" in part for part in argv)
+
+
 @pytest.mark.parametrize("kind", CLIS)
 def test_a_prompt_may_hold_what_no_argument_can(kind: str) -> None:
     prompt = "a\0b" + "x" * 300_000

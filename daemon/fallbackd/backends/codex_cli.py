@@ -290,7 +290,8 @@ _SANDBOX = {
 
 
 def start(work: Work, options: Options) -> CommandLine:
-    argv = ["codex", "exec", "--json", "--skip-git-repo-check", "-C", work.cwd]
+    # Without `-C`: it is started in the directory itself, whose name may lead elsewhere by then.
+    argv = ["codex", "exec", "--json", "--skip-git-repo-check"]
     session: dict[str, Any] = {}
     if not (work.permissions == "workspace" and work.writable):  # which a profile of its own has
         argv += _SANDBOX[work.permissions]
