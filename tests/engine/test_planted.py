@@ -204,7 +204,10 @@ async def test_work_that_waited_for_the_directory_does_not_obey_it(tmp_path: Pat
     assert WITHOUT["claude"] in runs(tmp_path, "claude")[0]
 
 
-async def test_later_work_in_a_directory_below_does_not_obey_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_later_work_in_a_directory_below_does_not_obey_it(
+    tmp_path: Path, *, restarted: bool
+) -> None:
     cwd = tree(tmp_path)
     for name in ("sub", "old/.claude"):
         (cwd / name).mkdir(parents=True)
@@ -217,10 +220,19 @@ async def test_later_work_in_a_directory_below_does_not_obey_it(tmp_path: Path) 
         agent("a", writing(tmp_path, "sub/.claude/settings.json", "echo done")),
         agent("claude", kind="claude"),
     )
-    async with engine_in(tmp_path, config, environ=environ) as engine:
-        await work(engine, backend="a", cwd=str(cwd), session="s")
+    given: dict[str, Any] = {"store": "sqlite", "environ": environ}
+
+    async def work_below(engine: Engine) -> None:
         for name in ("sub", "old"):
             await work(engine, backend="claude", cwd=str(cwd / name), session="s")
+
+    async with engine_in(tmp_path, config, **given) as engine:
+        await work(engine, backend="a", cwd=str(cwd), session="s")
+        if not restarted:
+            await work_below(engine)
+    if restarted:
+        async with engine_in(tmp_path, config, **given) as engine:
+            await work_below(engine)
     with_it = [WITHOUT["claude"] not in argv for argv in runs(tmp_path, "claude")]
     assert with_it == [False, True]
 

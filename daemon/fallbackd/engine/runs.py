@@ -254,6 +254,20 @@ class Runs:
     def pinned(self, attempt: AttemptId) -> bytes | None:
         return self._read(attempt, "pinned", MAX_REQUEST_BYTES)
 
+    def end_pinned(self, attempt: AttemptId, *, at: float) -> None:
+        """Note the end of an attempt, as the time of the file that it had at its start."""
+        with suppress(OSError):
+            os.utime(f"{self.attempt_path(attempt)}/pinned", (at, at), follow_symlinks=False)
+
+    def last_pinned(self, most: int) -> list[tuple[AttemptId, float]]:
+        """The last attempts that have such a file, each with its time, the oldest first."""
+        found = []
+        for path in self.root.glob("*/[0-9]*/pinned"):
+            with suppress(OSError):
+                attempt = AttemptId(f"{path.parent.parent.name}.{path.parent.name}")
+                found.append((attempt, path.lstat().st_mtime))
+        return sorted(found, key=lambda one: one[1])[-most:]
+
     def keep_planted(self, data: bytes) -> None:
         """Record what attempts have left that later ones must not obey, as `keep_pinned` does."""
         with suppress(OSError):

@@ -225,8 +225,11 @@ class Planted:
         self._names = tuple(dict.fromkeys((*of_kinds, *FILES)))
         self._home = os.path.realpath(home)
         self._running: dict[AttemptId, Pinned] = {}
-        self._ended: deque[tuple[Pinned, float]] = deque(maxlen=MAX_ENDED)
-        """The last ones that have ended, and when: what they changed further below."""
+        self._ended: deque[tuple[Pinned, float]] | None = None
+        """
+        The last ones that have ended, and when: what they changed further below. None: those of an
+        earlier daemon are to be read first.
+        """
         self._left: dict[str, Left] | None = None
         self._keeps = threading.Lock()
 
@@ -253,7 +256,7 @@ class Planted:
         for other in tuple(self._running.values()):
             if other.delegation != delegation.delegation:
                 found |= dict.fromkeys(_changed(other, seen), other.attempt)
-        for other, until in tuple(self._ended):
+        for other, until in tuple(self._past()):
             if _holds(delegation, other.session, until):
                 below = (one for one in seen if _is_changed_below(other, one, until=until))
                 found |= dict.fromkeys(below, other.attempt)
@@ -297,10 +300,22 @@ class Planted:
 
     def recall(self, attempt: AttemptId) -> None:
         """Know again an attempt that an earlier daemon has begun."""
+        if (pinned := self._pinned(attempt)) is not None:
+            self._running[attempt] = pinned
+
+    def _pinned(self, attempt: AttemptId) -> Pinned | None:
         data = self._runs.pinned(attempt)
-        if data is not None:
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-                self._running[attempt] = msgspec.json.decode(data, type=Pinned)
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            return None if data is None else msgspec.json.decode(data, type=Pinned)
+        return None
+
+    def _past(self) -> deque[tuple[Pinned, float]]:
+        with self._keeps:
+            if self._ended is None:
+                known = ((self._pinned(one), at) for one, at in self._runs.last_pinned(MAX_ENDED))
+                found = ((pinned, at) for pinned, at in known if pinned is not None)
+                self._ended = deque(found, maxlen=MAX_ENDED)
+            return self._ended
 
     async def end(self, attempt: AttemptId, *, now: float) -> tuple[str, ...]:
         """
@@ -313,7 +328,6 @@ class Planted:
             return ()
         changed = await anyio.to_thread.run_sync(self._end, pinned, now)
         del self._running[attempt]
-        self._ended.append((pinned, now))
         if not changed:
             return ()
         what = in_words(dict.fromkeys(changed, attempt), cwd=pinned.cwd)
@@ -326,6 +340,8 @@ class Planted:
             for place, digest in digests(places).items()
             if pinned.digests.get(place) != digest
         }
+        self._past().append((pinned, now))
+        self._runs.end_pinned(pinned.attempt, at=now)
         if changed:
             with self._keeps:
                 left = {**self._read(), **changed}
