@@ -5,6 +5,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.support.running_engine import agent, ended, engine_in, tried
+from tests.support.running_engine import settings as two
+from tests.support.running_engine import work as delegate
+from tests.support.scripts import script
 
 from fallbackd.app.configuration import refused_shells, settings_of
 from fallbackd.backends import KINDS
@@ -30,9 +34,11 @@ from fallbackd.engine.confinement import (
     confinement_of,
     copies_of,
     explained,
+    is_looser,
     with_own_roots,
 )
 from fallbackd.engine.environment import Settings, World
+from fallbackd.engine.requests import NewWork
 from fallbackd.transports.process.runner.landlock import WHOLE_ABI
 
 CONFIG = """
@@ -363,3 +369,47 @@ def test_commands_that_nothing_would_hold_are_refused_to_run_unasked(
     found = refused_shells(load(more, path="config.toml"), abi=abi)
     assert [one.path for one in found] == places
     assert all("is refused" in one.message for one in found)
+
+
+ASKS = [
+    ("codex", "claude", True),  # the first one holds itself, nothing holds the second
+    ("codex", "mine", True),
+    ("codex", "codex", False),
+    ("claude", "opencode", False),  # nothing holds either of them
+    ("other", "claude", False),
+]
+
+
+@pytest.mark.parametrize(("asker", "id", "looser"), ASKS)
+def test_without_landlock_what_holds_itself_delegates_to_nothing_that_is_not_held(
+    asker: str, id: str, looser: bool
+) -> None:
+    for permissions in cast(tuple[Permissions, ...], ("read", "workspace")):
+        ask = (BackendId(asker), permissions)
+        args: Any = (BackendId(id), permissions)
+        assert is_looser(settings(abi=0), WORLD, *args, asker=ask) is looser
+        assert not is_looser(settings(), WORLD, *args, asker=ask)
+        full: Any = (BackendId(asker), "full")
+        assert not is_looser(settings(abi=0), WORLD, *args, asker=full)
+        assert is_looser(settings(abi=0), WORLD, *args, asker=None) is (id != "codex")
+
+
+async def test_work_from_inside_codex_is_refused_where_nothing_holds_it(tmp_path: Path) -> None:
+    (tmp_path / "programs").mkdir()
+    gate = 'cat >/dev/null; while [ ! -e "$PLACE/go" ]; do sleep 0.02; done'
+    for name in ("codex", "claude"):
+        script(tmp_path / "programs", name, gate.replace("$PLACE", str(tmp_path)))
+    environ = {"PATH": f"{tmp_path / 'programs'}:/usr/bin:/bin"}
+    config = two(agent("codex", kind="codex"), agent("claude", kind="claude"))
+    async with engine_in(tmp_path, config, environ=environ) as engine:
+        outer = await engine.delegate(NewWork(prompt="x", backend="codex", failover=False))
+        asked: Any = {"parent": outer.delegation, "failover": False}
+        inner = await delegate(engine, backend="claude", **asked)
+        (tmp_path / "go").touch()
+        free = await delegate(engine, backend="claude", failover=False)
+        await ended(engine, outer)
+    failure = inner.attempts[0].failure
+    assert failure is not None
+    assert "no Landlock to hold claude to `workspace`, to which codex holds" in failure.evidence
+    assert not failure.marks_health
+    assert tried(free) != [("claude", "not_configured")]

@@ -46,6 +46,7 @@ from fallbackd.engine.confinement import (
     copies_of,
     explained,
     footprint_of,
+    is_looser,
     with_own_roots,
 )
 from fallbackd.engine.credentials import (
@@ -250,14 +251,10 @@ async def _check(
         what = f"the caller's {lost} went with the daemon that was given it"
         raise CannotBegin(cannot_start(host, what, marks=False))
     delegation = prepared.delegation
-    is_free_agent = kind.endpoint is not None and kind.endpoint.is_hermes
-    if is_free_agent and delegation.above and delegation.permissions != "full":
-        what = (
-            f"{order.backend} is an agent that cannot be held to `{delegation.permissions}`: work"
-            " from inside a delegation uses it at `full` only"
-        )
+    has_program = kind.program(options) is not None
+    if delegation.above and (what := _why_not_inside(host, order, delegation, kind, has_program)):
         raise CannotBegin(cannot_start(host, what, marks=False))
-    if kind.program(options) is not None:
+    if has_program:
         await host.follow_workspaces()
         if (why := host.why_not_there(delegation)) is not None:
             what = f"{delegation.cwd} cannot be worked in any more"
@@ -265,6 +262,34 @@ async def _check(
     if order.resume is not None and not kind.resumes(options):
         why = f"{order.backend!r} is now configured with a command of its own"
         raise CannotBegin(not_resumed(why, now=now))
+
+
+def _why_not_inside(
+    host: LiveHost,
+    order: StartAttempt,
+    delegation: Delegation,
+    kind: BackendKind,
+    has_program: bool,
+) -> str:
+    """Reason why it is not used for work from inside a delegation; empty: it may be."""
+    permissions = delegation.permissions
+    is_free_agent = kind.endpoint is not None and kind.endpoint.is_hermes
+    if is_free_agent and permissions != "full":
+        return (
+            f"{order.backend} is an agent that cannot be held to `{permissions}`: work from inside"
+            " a delegation uses it at `full` only"
+        )
+    parent = delegation.parent and host.store.peek().active.get(delegation.parent)
+    asker = (parent.active, parent.permissions) if parent else None
+    if has_program and is_looser(
+        host.settings, host.world, order.backend, permissions, asker=asker
+    ):
+        who = "the agent that asks" if asker is None else asker[0]
+        return (
+            f"the kernel has no Landlock to hold {order.backend} to `{permissions}`, to which {who}"
+            " holds itself: from inside of it, delegate to an agent that does so too (codex)"
+        )
+    return ""
 
 
 def _laid_out(

@@ -55,6 +55,31 @@ def footprint_of(
     return None if found is None or found.confines_itself or not is_able else found
 
 
+def is_looser(
+    settings: Settings,
+    world: World,
+    id: BackendId,
+    permissions: Permissions,
+    *,
+    asker: tuple[BackendId, Permissions] | None,
+) -> bool:
+    """
+    Test whether nothing holds its program to permissions to which the program that delegates to it
+    is held: it confines itself, and the kernel confines none.
+
+    Args:
+        asker: The latter; None: it is not known.
+    """
+
+    def is_held(id: BackendId, permissions: Permissions) -> bool:
+        found = _held(settings, world, id, permissions, inside=True)
+        return found is not None and found.confines_itself
+
+    if settings.policy.kernel_confines != "no" or permissions == "full":
+        return False
+    return not is_held(id, permissions) and (asker is None or is_held(*asker))
+
+
 def _held(
     settings: Settings, world: World, id: BackendId, permissions: Permissions, *, inside: bool
 ) -> Footprint | None:

@@ -20,6 +20,7 @@ from fallbackd.engine.repairing import AttemptRepairs, KnownRepairs
 from fallbackd.engine.runs import Runs
 from fallbackd.engine.workspaces import Planted
 from fallbackd.lib.secretvalues import SecretValues
+from fallbackd.ports.store import Store
 from fallbackd.ports.transport import Clock, Running
 from fallbackd_conversations.redact import strip_controls
 
@@ -137,6 +138,7 @@ class LiveHost(Protocol):
     clock: Clock
     settings: Settings
     world: World
+    store: Store
     runs: Runs
     repairs: KnownRepairs
     attaching: anyio.Lock
