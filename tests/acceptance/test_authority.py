@@ -496,3 +496,34 @@ until test -e "$HOME/done"; do sleep 0.05; done
         ping, drain = map(json.loads, done["text"].splitlines())
         assert ping["result"]["attempt"] == f"{work['delegation']}.1"
         assert drain["error"]["data"]["kind"] == "not_permitted"
+
+
+async def test_what_a_killed_supervisor_has_left_is_no_person_for_the_next_daemon(
+    tmp_path: Path,
+) -> None:
+    script = f"""cat >/dev/null
+cat > "$HOME/ask.py" <<'END'
+{DETACHED}
+END
+touch "$HOME/wait"
+exec > "$HOME/said"
+env -i HOME="$HOME" XDG_RUNTIME_DIR="$XDG_RUNTIME_DIR" {sys.executable} "$HOME/ask.py"
+kill -KILL $PPID
+"""
+    bin_dir = tmp_path / "bin"
+    text = backend_script(bin_dir, "agent", script, more='allow_env = ["XDG_RUNTIME_DIR"]')
+    async with running(tmp_path, text) as daemon:
+        home = Path(daemon.env["HOME"])
+        (home / "asked").write_text(json.dumps([("config.get", {}), ("daemon.drain", {})]))
+        params = {"prompt": "x", "backend": "agent", "cwd": str(daemon.work_dir)}
+        params |= {"permissions": "full", "wait": "finished", "failover": False}
+        env = {"XDG_RUNTIME_DIR": daemon.env["XDG_RUNTIME_DIR"]}
+        ended = await daemon.client.call("delegate", {**params, "env": env})
+        assert ended["state"] == "failed"
+        await daemon.kill()
+        await daemon.start()
+        (home / "wait").unlink()
+        await until(lambda: (home / "done").exists())
+        for line in (home / "said").read_text().splitlines():
+            assert json.loads(line)["error"]["data"]["kind"] == "not_permitted", line
+        assert (await daemon.client.call("daemon.ping"))["state"] == "running"

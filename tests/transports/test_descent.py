@@ -21,6 +21,7 @@ from tests.transports.programs import (
 )
 
 from fallbackd.transports.opencode.whose import ProcessOwners
+from fallbackd.transports.process.leftovers import is_unproven
 from fallbackd.transports.process.orphans import MARK, Started, runner_above
 from fallbackd.transports.process.runner import cgroup, tree
 
@@ -230,6 +231,45 @@ async def test_what_has_lost_all_its_supervisors_is_not_a_persons(
         finally:
             for each in (pid, running.pid):
                 os.kill(each, signal.SIGKILL)
+
+
+async def test_what_a_killed_runner_has_left_is_known_to_the_next_daemon_while_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "left"
+    leaves = f"(env -i setsid sh -c 'echo $$ > {left}; exec sleep 600' &) ; exec sleep 600"
+    directory = private_directory(tmp_path)
+    async with transport() as first:
+        running = await start(first, shell(leaves), directory)
+        pid = await read_pid(left)
+        assert running.pid is not None
+        os.kill(runner_of(running.pid), signal.SIGKILL)
+        await collect(running)
+        assert running.is_gone is False
+    # Others of this machine may look like it.
+    monkeypatch.setattr(tree, "processes", lambda: [one for one in [tree.process(pid)] if one])
+    async with transport() as second, transport() as third:
+        assert is_unproven(directory)
+        second.expect("d1.1", directory)
+        second.settle()
+        with pytest.raises(PermissionError, match="was killed"):
+            second.above(pid)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not Path(f"/proc/{pid}").exists())
+        third.expect("d1.1", directory)
+        third.settle()
+        with process(LEFT) as (_, line):
+            with pytest.raises(PermissionError, match="was killed"):
+                second.above(int(line))
+            assert third.above(int(line)) is None
+
+
+async def test_what_has_ended_with_proof_is_not_remembered(tmp_path: Path) -> None:
+    directory = private_directory(tmp_path)
+    async with transport() as by:
+        assert not is_unproven(directory)
+        await collect(await start(by, shell("exit 0"), directory))
+        await until(lambda: not is_unproven(directory))
 
 
 async def test_an_attempt_that_has_ended_leaves_nothing_in_doubt(tmp_path: Path) -> None:

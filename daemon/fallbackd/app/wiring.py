@@ -4,7 +4,7 @@ import os
 import random
 import secrets
 import socket as sockets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import anyio.to_thread
@@ -21,7 +21,9 @@ from fallbackd.app.projects import Projects
 from fallbackd.backends import KINDS, SIGNATURES
 from fallbackd.config.load import Loaded
 from fallbackd.core.authority import Authority, nothing
+from fallbackd.core.ids import attempt_number
 from fallbackd.core.policy import Defaults
+from fallbackd.core.records import Delegation
 from fallbackd.engine.api import Engine
 from fallbackd.engine.credentials import secret_variables
 from fallbackd.engine.environment import Settings, Taught, Transports, World
@@ -44,7 +46,7 @@ from fallbackd.transports.opencode.whose import ProcessOwners
 from fallbackd.transports.probe import FreeProbe
 from fallbackd.transports.process.environment import Inheritable, open_places
 from fallbackd.transports.process.gitguard import GitGuard
-from fallbackd.transports.process.leftovers import end_stray
+from fallbackd.transports.process.leftovers import end_stray, is_unproven
 from fallbackd.transports.process.recording import read_ends, read_log
 from fallbackd.transports.process.runner.cgroup import find_home
 from fallbackd.transports.process.running import RunnerLimits
@@ -285,10 +287,9 @@ def build(
         return engine.authority_of(attempts)
 
     def expect() -> None:
-        for one in store.peek().active.values():
-            if one.running is not None:
-                attempt = one.running.attempt
-                processes.expect(attempt, engine.runs.attempt_path(attempt))
+        for attempt, directory in may_run(store.peek().active.values(), Path(places.runs)):
+            processes.expect(attempt, directory)
+        processes.settle()
 
     async def take_up() -> None:
         await residents.take_up()
@@ -309,6 +310,17 @@ def build(
         withhold_credentials=withhold_credentials,
         take_up_servers=take_up,
     )
+
+
+def may_run(active: Iterable[Delegation], runs: Path) -> Iterator[tuple[str, str]]:
+    """Attempts of which something may run, with their directories: their ends are not proven."""
+    for one in active:
+        if one.running is not None:
+            number = attempt_number(one.running.attempt)
+            yield one.running.attempt, str(runs / one.delegation / str(number))
+    for claim in runs.glob("*/[0-9]*/claim"):
+        if is_unproven(directory := str(claim.parent)):
+            yield ".".join(claim.parts[-3:-1]), directory
 
 
 def unseen(error: OSError) -> Authority:

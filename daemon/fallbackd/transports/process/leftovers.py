@@ -43,7 +43,7 @@ from fallbackd.transports.process.orphans import (
     recorded_exit,
 )
 from fallbackd.transports.process.recording import clear_drafts, read_exit, read_record
-from fallbackd.transports.process.runner import tree
+from fallbackd.transports.process.runner import cgroup, tree
 from fallbackd.transports.process.runner.meeting import (
     ATTEMPT_FILE,
     CLAIM_FILE,
@@ -200,6 +200,21 @@ def runner_in(directory: str) -> tree.Process | None:
         return None
     gone = tree.Process(found.runner, 0, 0, 0, "X", found.runner_start)
     return _runner(found) or gone
+
+
+def is_unproven(directory: str) -> bool:
+    """
+    Return whether a runner of this boot has started something there that has not ended with proof:
+    a record of its runner, or a control group that could be removed.
+    """
+    try:
+        found, known = read_identity(directory), read_exit(directory)
+    except OSError:
+        return False
+    if found is None or found.by != "runner" or found.boot_id != tree.boot_id():
+        return False
+    is_empty = cgroup.is_of(found.cgroup, found.token) and not os.path.exists(found.cgroup)
+    return not is_empty and (known is None or not known.gone)
 
 
 def _connect(directory: str, found: Identity | None) -> socket.socket | None:

@@ -306,6 +306,28 @@ def _may_be_left(line: Sequence[tree.Process], since: int) -> bool:
     return top.parent in _reapers() and not is_of_older_session
 
 
+def is_any_left(runners: Mapping[int, Started], since: int) -> bool:
+    """Return whether a process of this user may be left of a program that started then."""
+    return any(_is_any_left(runners, since) for _ in range(_CLEAN_LOOKS))
+
+
+def _is_any_left(runners: Mapping[int, Started], since: int) -> bool:
+    for one in tree.processes():
+        if one.start < since or one.is_dead or not tree.is_of_user(one.pid, os.geteuid()):
+            continue
+        try:
+            line = _line(one.pid, runners)
+        except ProcessLookupError:
+            continue
+        except OSError:
+            return True
+        if line is None:  # it changes just now
+            return True
+        if line and _known(line[-1], runners) is None and _may_be_left(line, since):
+            return True
+    return False
+
+
 def _reapers() -> set[int]:
     """Processes of which one takes over what loses its parents below this daemon."""
     found = {1}

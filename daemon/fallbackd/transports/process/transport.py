@@ -42,6 +42,7 @@ from fallbackd.transports.process.orphans import (
     TOKEN_VARIABLE,
     Started,
     holder_below,
+    is_any_left,
     runner_above,
 )
 from fallbackd.transports.process.recording import read_exit
@@ -227,6 +228,13 @@ class ProcessTransport:
     def expect(self, attempt: str, directory: str) -> None:
         """Know the runner of an attempt of an earlier daemon before it is re-attached."""
         self._know(attempt, directory)
+
+    def settle(self) -> None:
+        """Forget runners that were killed where nothing lives that they may have left."""
+        runners, lost_since = self._supervised()
+        if lost_since is not None and not is_any_left(runners, lost_since):
+            known = self._known.items()
+            self._known = {each: one for each, one in known if tree.is_same(one.runner)}
 
     def _know(
         self,

@@ -62,6 +62,16 @@ def name_of(pid: int) -> str:
     return "".join(each for each in found if each.isprintable()).strip()
 
 
+def is_of_user(pid: int, uid: int) -> bool:
+    """Return whether it acts for a user, which a process cannot hide; False also of one gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            lines = file.read().splitlines()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return any(b"%d" % uid in line.split() for line in lines if line.startswith(b"Uid:"))
+
+
 def is_same(known: Process) -> bool:
     """Return whether it lives. Its number alone may have been given to another one."""
     now = process(known.pid)
