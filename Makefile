@@ -39,7 +39,7 @@ check: $(READY) ## lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-e2e: $(READY) .venv-mcp/.ready .venv-sdk/.ready .venv-packages/.ready ## the real agent CLIs, shells and user manager (needs node, npm, redis-server, zsh, fish, systemd, cargo, go, maven, gpg, debootstrap, root)
+e2e: $(READY) .venv-docs/.ready .venv-mcp/.ready .venv-sdk/.ready .venv-packages/.ready ## the real agent CLIs, shells and user manager (needs node, npm, redis-server, zsh, fish, systemd, cargo, go, maven, gpg, debootstrap, chromium, root)
 	$(BIN)/python -m tests.e2e.install
 	$(E2E) tests/e2e
 
@@ -58,14 +58,14 @@ soak: $(READY) ## killed, fuzzed and simulated for SOAK_S seconds (1800; needs r
 bench: $(READY) ## speed, as ratios measured in one run; how well the classifier does on what it has not seen
 	$(BIN)/python -m tests.benchmarks
 
-bench-gateway: $(READY) .venv-peers/.ready ## the gateway beside LiteLLM's proxy and Portkey's, where they install (800 MB, needs node and npm)
+bench-gateway: $(READY) .venv-peers/.ready ## the gateway beside LiteLLM's proxy, Portkey's and claude-code-router, where they install (800 MB, needs node and npm)
 	$(BIN)/python -m tests.benchmarks.gateway_peers
 
 # Not locked: their newest versions are what ours is compared with. One that does not install is left out.
 .venv-peers/.ready:
 	$(PYTHON) -m venv .venv-peers
 	-.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]'
-	-npm install --prefix .venv-peers --silent --no-audit --no-fund @portkey-ai/gateway
+	-npm install --prefix .venv-peers --silent --no-audit --no-fund @portkey-ai/gateway @musistudio/claude-code-router
 	@touch $@
 
 weights: .venv-weights/.ready ## train the classifier anew; LABELLED="FILE …" makes the rows from these, and measures

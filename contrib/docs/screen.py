@@ -1,4 +1,4 @@
-"""A recorded terminal as a picture: what a run of the demo prints, as SVG."""
+"""A recorded terminal as pictures: what a run of the demo prints, whole and by command, as SVG."""
 
 import os
 import re
@@ -11,8 +11,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "contrib" / "demo" / "demo.py"
 PICTURE = ROOT / "docs" / "demo.svg"
+PARTS = {
+    "failover": "$ fb delegate 'Count the files here'",
+    "status": "$ fb status",
+    "explain": "$ fb explain @last",
+}
+"""Pictures of one command each, by their names: how it begins in the run."""
 COLUMNS = 80
 _LINE, _MARGIN, _CELL = 19, 18, 8.43
+NO_BREAK = "\u00a0"
+"""Stands for each space: browsers differ in what keeps several of them apart."""
 _CHANGES = (
     (r"pid \d+", "pid 4211"),
     (r"up \d+s", "up 1s"),
@@ -53,20 +61,31 @@ def steady(text: str) -> list[str]:
     return text.rstrip().splitlines()
 
 
-def draw(lines: list[str]) -> str:
+def pictures(lines: list[str]) -> dict[Path, str]:
+    """Return the drawings of a recorded run, by their files."""
+    drawn = {PICTURE: draw(lines, "A recorded run of make demo")}
+    for name, command in PARTS.items():
+        begin = lines.index(command)
+        end = next(at for at in range(begin + 1, len(lines)) if lines[at][:2] in ("$ ", "# "))
+        shown = "\n".join(lines[begin:end]).rstrip().splitlines()
+        drawn[PICTURE.with_name(f"{name}.svg")] = draw(shown, f"A recorded run of {command[2:]}")
+    return drawn
+
+
+def draw(lines: list[str], title: str) -> str:
     width = round(2 * _MARGIN + COLUMNS * _CELL)
     height = 2 * _MARGIN + _LINE * len(lines)
     rows = "\n".join(
         f'<text x="{_MARGIN}" y="{_MARGIN + _LINE * (at + 1) - 5}"{_look(line)}>'
-        f"{escape(line, quote=False)}</text>"
+        f"{escape(line, quote=False).replace(' ', NO_BREAK)}</text>"
         for at, line in enumerate(lines)
         if line
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'font-family="ui-monospace, Menlo, Consolas, monospace" font-size="14" '
-        f'fill="#d8dee9" xml:space="preserve">\n'
-        f"<title>A recorded run of make demo</title>\n"
+        f'fill="#d8dee9">\n'
+        f"<title>{escape(title, quote=False)}</title>\n"
         f'<rect width="{width}" height="{height}" rx="8" fill="#1e222a"/>\n{rows}\n</svg>\n'
     )
 
@@ -78,4 +97,5 @@ def _look(line: str) -> str:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(draw(record()))
+    for path, drawing in pictures(record()).items():
+        path.write_text(drawing)

@@ -140,11 +140,13 @@ async def outage(name: str, one: Flaky, ask: Ask) -> list[Row]:
     ]
 
 
-def asking(client: httpx2.AsyncClient, model: str) -> Ask:
+def asking(client: httpx2.AsyncClient, model: str, path: str = "/v1/chat/completions") -> Ask:
+    messages = [{"role": "user", "content": "say done"}]
+
     async def ask() -> bool:
-        body = {"model": model, "messages": [{"role": "user", "content": "say done"}]}
+        body = {"model": model, "max_tokens": 9, "messages": messages}
         try:
-            got = await client.post("/v1/chat/completions", json=body)
+            got = await client.post(path, json=body)
         except httpx2.HTTPError:
             return False
         return got.status_code == 200 and "done" in got.text

@@ -1,8 +1,11 @@
 """
-LiteLLM's proxy and Portkey's gateway beside ours, in one run: `make bench-gateway` installs them.
+LiteLLM's proxy, Portkey's gateway and claude-code-router beside ours, in one run: `make
+bench-gateway` installs them.
 
 Each stands before the same two models, with its own settings for failover: LiteLLM with fallbacks,
 a cool-down as long as ours and one failure allowed; Portkey with the strategy `fallback`.
+claude-code-router answers the messages API only, and its version for Node 20 has no setting for
+failover: calls are measured, faults are not.
 """
 
 import asyncio
@@ -31,8 +34,10 @@ from tests.support.gateway import free_port, listening, listens
 PEERS = ROOT / ".venv-peers"
 LITELLM = PEERS / "bin" / "litellm"
 PORTKEY = PEERS / "node_modules" / "@portkey-ai" / "gateway" / "build" / "start-server.js"
+ROUTER = PEERS / "node_modules" / "@musistudio" / "claude-code-router" / "dist" / "cli.js"
 PAIRS = 200
-START_S = 180.0
+START_S = 600.0
+"""LiteLLM's proxy needs minutes on a machine that does other work."""
 LITELLM_KEY = f"sk-{secrets.token_hex(32)}"
 """It does not start without one."""
 FLAPPING = "S15"
@@ -155,12 +160,38 @@ def portkey_headers(models: list[tuple[str, str]]) -> dict[str, str]:
     return {"x-portkey-config": json.dumps(strategy), "authorization": "Bearer none"}
 
 
+@asynccontextmanager
+async def router(models: list[tuple[str, str]], place: Path) -> AsyncIterator[Product]:
+    port = free_port()
+    path = place / ".claude-code-router" / "config.json"
+    path.parent.mkdir(parents=True)
+    providers = [
+        {
+            "name": name,
+            "api_base_url": f"{url}/chat/completions",
+            "api_key": "none",
+            "models": [name],
+        }
+        for name, url in models
+    ]
+    settings = {"HOST": "127.0.0.1", "PORT": port, "LOG": False, "NON_INTERACTIVE_MODE": True}
+    default = {"Router": {"default": ",".join([models[0][0]] * 2)}}
+    path.write_text(json.dumps({**settings, **default, "Providers": providers}))
+    async with started("claude-code-router", ["node", str(ROUTER), "start"], port, place) as one:
+        yield one
+
+
 async def added(
-    product: Product, upstream: int, headers: Mapping[str, str], *, model: str = "team"
+    product: Product,
+    upstream: int,
+    headers: Mapping[str, str],
+    *,
+    model: str = "team",
+    path: str = "/v1/chat/completions",
 ) -> list[Row]:
     """To a call that the second model answers directly, at one connection."""
     async with client_of(upstream, {}) as direct, client_of(product.port, headers) as through:
-        calls = asking(direct, "spare"), asking(through, model)
+        calls = asking(direct, "spare"), asking(through, model, path)
         took: tuple[list[float], list[float]] = ([], [])
         for number in range(PAIRS + 20):
             for one, into in zip(calls, took, strict=True):
@@ -287,23 +318,35 @@ async def of_portkey(place: Path) -> list[Row]:
     return rows
 
 
+async def of_router(place: Path) -> list[Row]:
+    path = "/v1/messages"
+    async with flaky() as one, router(team(one.port)["team"], place / "outage") as product:
+        rows = await added(product, one.port, {}, model="spare,spare", path=path)
+        async with client_of(product.port, {}) as client:
+            down = asking(client, "first,first", path)
+            return rows + await outage(product.name, one, down)
+
+
 async def main() -> None:
-    rows: list[Row] = []
     wanted = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="fallbackd-peers-") as place:
         for name, measure, needs in (
             ("fallbackd", of_ours, None),
             ("LiteLLM", of_litellm, LITELLM),
             ("Portkey", of_portkey, PORTKEY),
+            ("claude-code-router", of_router, ROUTER),
         ):
             if wanted and name not in wanted:
                 continue
             if needs is not None and not needs.exists():
-                rows.append(Row(what=f"{name}: is not installed here", measured="–"))
-                continue
-            print(f"{name} …", file=sys.stderr, flush=True)
-            rows += await measure(Path(place) / name)
-    print(render(rows))
+                rows = [Row(what=f"{name}: is not installed here", measured="–")]
+            else:
+                print(f"{name} …", file=sys.stderr, flush=True)
+                try:
+                    rows = await measure(Path(place) / name)
+                except (RuntimeError, TimeoutError) as error:
+                    rows = [Row(what=f"{name}: {error or 'did not start'}", measured="–")]
+            print(render(rows), flush=True)  # one that fails takes no figures of others along
     print(f"\nload {os.getloadavg()[0]:.1f}; S15 is in gateway_faults; {len(WHAT)} faults in all")
 
 

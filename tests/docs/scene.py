@@ -39,7 +39,7 @@ _BLOCK = re.compile(
     r"^<!-- runnable(?:: (?P<name>\S+))? -->\n```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.M | re.S,
 )
-_FENCE = re.compile(r"^ *```(?P<language>\w+)[^\n]*\n(?P<text>.*?)^ *```$", re.M | re.S)
+_FENCE = re.compile(r"^ *```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^ *```$", re.M | re.S)
 
 
 class Block(Struct, frozen=True):
@@ -51,6 +51,7 @@ class Block(Struct, frozen=True):
 
 
 def pages() -> Iterator[tuple[str, str]]:
+    """Pages of the site, by their path below `docs`."""
     for path in sorted(DOCS.rglob("*.md")):
         yield str(path.relative_to(DOCS)), path.read_text()
 
@@ -62,7 +63,7 @@ def runnable() -> Iterator[Block]:
 
 
 def blocks(language: str) -> Iterator[Block]:
-    for page, text in pages():
+    for page, text in (("README.md", (ROOT / "README.md").read_text()), *pages()):
         for found in _FENCE.finditer(text):
             if found["language"] == language:
                 yield Block(page, "", language, found["text"])

@@ -22,6 +22,8 @@ _TIME_CHARS = 12
 GATEWAY_CALL = "ex-"
 """How the id of one begins."""
 HELP = "its id, the beginning of it, or @last, @-2, …"
+LAST = "@last"
+"""The delegation that is shown where none is named."""
 
 
 def shortened(ids: list[str], *, is_part: bool = False) -> list[str]:

@@ -12,7 +12,7 @@ import os
 import sys
 
 from fallbackd_client.cli import exits
-from fallbackd_client.cli.commands import COMMANDS, Command, load
+from fallbackd_client.cli.commands import COMMANDS, MEANT, Command, load
 from fallbackd_client.cli.output import UsageError, emit_json, note
 from fallbackd_client.cli.parsing import PROG, command_parser, program_parser
 from fallbackd_client.client import Client
@@ -206,6 +206,8 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, Command | None]:
 def _unknown(word: str, known: list[str]) -> str:
     from difflib import get_close_matches  # rarely needed, slow to load
 
+    if word.lower() in MEANT:
+        return f"unknown command {word!r}; try: {PROG} {MEANT[word.lower()]}"
     near = get_close_matches(word, known, n=1)
     hint = f"did you mean `{near[0]}`?" if near else f"`{PROG} --help` lists the commands"
     return f"unknown command {word!r}; {hint}"

@@ -11,7 +11,8 @@ from tests.client.conftest import RunCli
 from tests.client.scripted import Failing, answering, serving
 
 import fallbackd_client
-from fallbackd_client.cli.commands import COMMANDS, GROUPS, load
+from fallbackd_client.cli import exits
+from fallbackd_client.cli.commands import COMMANDS, GROUPS, MEANT, load
 from fallbackd_client.cli.main import main
 
 PONG = {"version": "1.2", "pid": 7, "at": 1.0, "state": "running"}
@@ -53,7 +54,7 @@ def test_help_lists_every_command_and_every_exit_code(capsys: pytest.CaptureFixt
         ["nosuch"],
         ["--nosuch", "status"],
         ["status", "--nosuch"],
-        ["show"],
+        ["cancel"],
         ["delegate"],
         ["delegate", "x", "--wait", "never"],
         ["delegate", "x", "--timeout", "soon"],
@@ -371,3 +372,13 @@ def test_help_fits_a_terminal_of_eighty_columns(
 def test_the_short_name_starts_the_same_program() -> None:
     scripts = {one.name: one.value for one in entry_points(group="console_scripts")}
     assert scripts["fb"] == scripts["fallbackd-client"]
+
+
+def test_a_word_for_the_thing_leads_to_its_command(run_cli: RunCli) -> None:
+    for word, command in (("stop", "cancel"), ("uninstall", "setup --undo"), ("cost", "usage")):
+        ran = run_cli([word], {})
+        assert ran.code == exits.USAGE
+        assert f"try: fallbackd-client {command}" in ran.err
+    names = {name for one in COMMANDS for name in one.names}
+    assert {one.split()[0] for one in MEANT.values()} <= names
+    assert not names & set(MEANT)

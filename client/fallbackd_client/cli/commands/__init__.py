@@ -176,7 +176,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         (
             Command(
                 "setup",
-                "set up configuration and service, run a first prompt",
+                "set up configuration and service; --undo removes them",
                 "setup",
                 waits=True,
                 aliases=("init",),
@@ -185,7 +185,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
             Command(
                 "config",
                 "show, check or change the configuration",
-                "config set defaults.settle_s 3",
+                'config set chains.claude \'["codex", "gemini"]\'',
             ),
             Command(
                 "accounts",
@@ -240,6 +240,32 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
 COMMANDS: tuple[Command, ...] = tuple(
     sorted((one for _, group in GROUPS for one in group), key=lambda one: one.name)
 )
+
+
+MEANT = {
+    **dict.fromkeys(("ask", "run", "prompt", "exec"), 'delegate "PROMPT"'),
+    **dict.fromkeys(("why", "reason", "trace"), "explain @last"),
+    **dict.fromkeys(("stop", "kill", "abort"), "cancel DELEGATION (the daemon: shutdown)"),
+    **dict.fromkeys(("uninstall", "remove", "undo"), "setup --undo"),
+    **dict.fromkeys(("login", "logins", "account"), "accounts add AGENT NAME"),
+    **dict.fromkeys(("backend", "backends", "agents", "providers"), "health list"),
+    **dict.fromkeys(("add", "add-backend", "edit"), "config edit"),
+    **dict.fromkeys(
+        ("chain", "chains", "order", "route"), """config set chains.claude '["codex", "gemini"]'"""
+    ),
+    **dict.fromkeys(("cost", "costs", "spend", "price", "tokens"), "usage"),
+    **dict.fromkeys(("quota", "plan", "limit"), "limits"),
+    **dict.fromkeys(
+        ("permission", "permissions", "allow", "cwd"),
+        'delegate --permissions workspace --cwd DIR "PROMPT"',
+    ),
+    **dict.fromkeys(("resume", "switch", "move"), "continue"),
+    **dict.fromkeys(("install", "configure"), "setup"),
+    **dict.fromkeys(("start", "restart", "logs"), "service start|restart|logs"),
+    **dict.fromkeys(("api", "proxy", "endpoint"), "gateway env AGENT"),
+    **dict.fromkeys(("tools", "server"), "mcp install AGENT"),
+}
+"""Words that people try, and the command that does what they mean."""
 
 
 def load(command: Command, what: str) -> Callable[..., int]:

@@ -57,7 +57,13 @@ _SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=list(_WORDS))
+    parser.add_argument(
+        "action",
+        choices=list(_WORDS),
+        help="show: what is in effect; set KEY VALUE: change a value; edit: open the file, for a "
+        "chain, a backend or a role of your own; check: what is wrong, and where; path: where the "
+        "file is; reload: read it again; import: take over what another program has",
+    )
     parser.add_argument(
         "file",
         metavar="FILE",

@@ -128,7 +128,11 @@ def _unused(found: dict[str, Json], now: float) -> list[str]:
 
 def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "delegation", metavar="DELEGATION", help=f"{ids.HELP}; or the id of a gateway call"
+        "delegation",
+        metavar="DELEGATION",
+        nargs="?",
+        default=ids.LAST,
+        help=f"{ids.HELP}; or the id of a gateway call",
     )
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="show every decision with its evidence"

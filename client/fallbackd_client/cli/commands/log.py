@@ -24,7 +24,9 @@ _TEXT_BYTES = 1048576
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
+    parser.add_argument(
+        "delegation", metavar="DELEGATION", nargs="?", default=ids.LAST, help=ids.HELP
+    )
     parser.add_argument("-f", "--follow", action="store_true", help="until the delegation ends")
     parser.add_argument("--raw", action="store_true", help="print what the program printed")
     parser.add_argument("--attempt", metavar="A", help="which attempt (default: the last one)")

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 
 def register_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("delegation", metavar="DELEGATION", help=ids.HELP)
+    parser.add_argument(
+        "delegation", metavar="DELEGATION", nargs="?", default=ids.LAST, help=ids.HELP
+    )
 
 
 def run_show(args: argparse.Namespace, client: Client) -> int:
