@@ -106,6 +106,8 @@ ELSEWHERE = {
     "fallbackd-client delegate --backend acme": "needs the table of its page",
     "fallbackd-client delegate --role judge": "needs the table of its page",
     "printf 'What is": "tests/e2e/test_small_clients.py",
+    "fallbackd-client delegate --when": "waits for hours: tests/acceptance/test_standby.py",
+    "fallbackd-client standby": "needs work that waits: tests/acceptance/test_standby.py",
     "make bench-gateway": "installs 800 MB; its figures are dated",
 }
 """Commands that no test of this module runs as they stand, by how they begin: what runs them."""
