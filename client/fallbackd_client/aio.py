@@ -34,6 +34,7 @@ from fallbackd_client.calls import (
     delay_s,
     encode_call,
     for_library,
+    in_directory,
     is_repeatable,
     patience_s,
     read_answer,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
     from fallbackd_client.arguments import (
         DelegateArguments,
+        PrepareArguments,
         ReportArguments,
         ReportOutcome,
         ResolveArguments,
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
     )
     from fallbackd_client.calls import Json
     from fallbackd_client.wire.envelope import Method
-    from fallbackd_client.wire.methods.callers import ReportResult, ResolveResult
+    from fallbackd_client.wire.methods.callers import PrepareResult, ReportResult, ResolveResult
     from fallbackd_client.wire.methods.daemon import StatusResult
     from fallbackd_client.wire.shapes import Delegation
 
@@ -452,6 +454,22 @@ class AsyncClient:
 
         given: dict[str, Json] = {**arguments}
         return await self.request(RESOLVE, ResolveParams(**given))
+
+    async def prepare(self, **arguments: Unpack[PrepareArguments]) -> PrepareResult:
+        """
+        Start the program for a prompt that comes soon, so that the prompt needs no start.
+
+        ```python
+        await client.prepare(role="voice", cwd=".")
+        ```
+
+        Raises:
+            RpcError: With kind `refused`: no candidate is available.
+        """
+        from fallbackd_client.wire.methods.callers import PREPARE, PrepareParams
+
+        given = in_directory({**arguments})
+        return await self.request(PREPARE, PrepareParams(**given))
 
     async def report(
         self, backend: str, outcome: ReportOutcome, **arguments: Unpack[ReportArguments]

@@ -61,6 +61,17 @@ class ResolveArguments(TypedDict, total=False):
     owner: str | None
 
 
+class PrepareArguments(TypedDict, total=False):
+    backend: str | None
+    role: str | None
+    chain: Chain | None
+    session: str | None
+    cwd: str | None
+    model: str | None
+    permissions: Permissions | None
+    allow_metered: bool
+
+
 class ReportArguments(TypedDict, total=False):
     session: str | None
     model: str | None

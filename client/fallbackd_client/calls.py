@@ -95,7 +95,12 @@ def request_id_of(method: str, params: Mapping[str, Json]) -> str | None:
 
 def for_library(arguments: Mapping[str, Json]) -> dict[str, Json]:
     """The arguments of `delegate()`: it waits for the end, and its directory may be relative."""
-    own = {"wait": "finished", **arguments}
+    return in_directory({"wait": "finished", **arguments})
+
+
+def in_directory(arguments: Mapping[str, Json]) -> dict[str, Json]:
+    """A copy whose directory is absolute, since the daemon does not know that of its caller."""
+    own = dict(arguments)
     if own.get("cwd"):
         own["cwd"] = os.path.abspath(own["cwd"])
     return own

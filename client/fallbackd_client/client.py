@@ -27,6 +27,7 @@ from fallbackd_client.calls import (
     delay_s,
     encode_call,
     for_library,
+    in_directory,
     is_answer_to,
     is_repeatable,
     patience_s,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from fallbackd_client.arguments import (
         DelegateArguments,
+        PrepareArguments,
         ReportArguments,
         ReportOutcome,
         ResolveArguments,
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     )
     from fallbackd_client.calls import Json
     from fallbackd_client.wire.envelope import Method
-    from fallbackd_client.wire.methods.callers import ReportResult, ResolveResult
+    from fallbackd_client.wire.methods.callers import PrepareResult, ReportResult, ResolveResult
     from fallbackd_client.wire.methods.daemon import StatusResult
     from fallbackd_client.wire.shapes import Delegation
 
@@ -527,6 +529,22 @@ class Client:
 
         given: dict[str, Json] = {**arguments}
         return self.request(RESOLVE, ResolveParams(**given))
+
+    def prepare(self, **arguments: Unpack[PrepareArguments]) -> PrepareResult:
+        """
+        Start the program for a prompt that comes soon, so that the prompt needs no start.
+
+        ```python
+        client.prepare(role="voice", cwd=".")
+        ```
+
+        Raises:
+            RpcError: With kind `refused`: no candidate is available.
+        """
+        from fallbackd_client.wire.methods.callers import PREPARE, PrepareParams
+
+        given = in_directory({**arguments})
+        return self.request(PREPARE, PrepareParams(**given))
 
     def report(
         self, backend: str, outcome: ReportOutcome, **arguments: Unpack[ReportArguments]

@@ -402,6 +402,21 @@ def execute_delegation(
         return _not_begun(platform, session_id, error)
 
 
+def prepare(platform: str, session_id: str | None = None, workdir: str | None = None) -> bool:
+    """
+    Start the agent for a sentence that comes soon: call it when the wake word is heard.
+
+    Never raises. Returns whether the sentence will need no start.
+    """
+    place = os.path.abspath(os.path.expanduser(workdir)) if workdir else None
+    try:
+        found = _quick("prepare", backend=platform, session=session_id, cwd=place)
+    except ClientError as error:
+        logger.info("voice: %s is not prepared — %s", platform, error)
+        return False
+    return bool(found["ready"]) and not found.get("stale")
+
+
 def _not_begun(platform: str, session_id: str | None, error: ClientError) -> Json:
     return {
         "error": str(error),

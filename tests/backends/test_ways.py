@@ -60,6 +60,18 @@ def test_codex_is_ready_once_it_has_a_thread() -> None:
     assert turn["params"]["threadId"] == THREAD
 
 
+def test_a_codex_that_was_made_ready_takes_any_conversation() -> None:
+    way = WAYS["codex"]({}, None)
+    opened(way)
+    (sign,) = asked(way.before("b", THREAD))
+    assert sign["method"] == "thread/loaded/list"
+    (sign,) = asked(way.before("c", "01a2"))
+    assert (sign["method"], sign["params"]["threadId"]) == ("thread/resume", "01a2")
+    (heard,) = hear(way, {"id": sign["id"], "result": {"thread": {"id": "01a2"}}})
+    assert heard == Heard(mark="c")
+    assert asked(way.prompt(b"x"))[0]["params"]["threadId"] == "01a2"
+
+
 def test_codex_continues_the_thread_of_the_conversation() -> None:
     way = WAYS["codex"]({}, "01a2")
     (first,) = asked(way.ready("m"))

@@ -65,6 +65,8 @@ async def test_delegate_waits_for_the_answer_and_returns_it_typed(tmp_path: Path
         found = await daemon.client.status()
         assert found.health["first"].state == "rate_limited"
         assert (await daemon.client.resolve(backend="first")).backend == "second"
+        prepared = await daemon.client.prepare(backend="first", cwd=str(tmp_path))
+        assert (prepared.backend, prepared.ready) == ("second", False)
 
 
 async def test_an_error_leaves_the_context_of_the_client_as_it_was_raised(tmp_path: Path) -> None:

@@ -482,3 +482,12 @@ def test_what_was_not_answered_is_the_same_request_when_it_is_asked_again(
     first, again, anew = (one["params"]["request_id"] for one in server.requests)
     assert first == again
     assert anew != first
+
+
+async def test_what_cannot_be_prepared_is_no_error(
+    tmp_path: Path, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not await anyio.to_thread.run_sync(agent.prepare, "codex")
+    async with running(tmp_path, PLAIN_OPENCODE) as daemon:
+        use(monkeypatch, daemon.socket)
+        assert not await anyio.to_thread.run_sync(agent.prepare, "codex", "s", str(tmp_path))

@@ -62,6 +62,34 @@ async def test_the_second_prompt_of_a_session_goes_to_the_same_process(
         assert matching(stays(s, kind)) == []
 
 
+@every_kind
+async def test_a_prompt_goes_to_the_program_that_was_prepared_for_it(
+    tmp_path: Path, kind: str
+) -> None:
+    async with scene(tmp_path, residents=2) as s:
+        asked = {"backend": kind, "cwd": str(s.home.work)}
+        found = await s.daemon.client.call("prepare", asked)
+        assert found == {"backend": kind, "model": None, "ready": True}
+        (before,) = await appear(stays(s, kind))
+        (shown,) = (await s.daemon.client.call("status"))["residents"]
+        assert (shown["program"], shown["cwd"]) == (kind, str(s.home.work))
+        assert s.provider.calls(kind, kind="main") == []
+        assert (await s.delegate(kind, session="talk"))["text"] == TEXT, s.daemon.log()
+        assert [process.pid for process in matching(stays(s, kind))] == [before.pid]
+
+
+async def test_the_next_candidate_is_ready_when_the_first_reaches_its_limit(
+    tmp_path: Path,
+) -> None:
+    async with scene(tmp_path, residents=2, backends={"claude": ["retries = 0"]}) as s:
+        await s.delegate("claude", then="codex", session="talk")
+        (standby,) = await appear(stays(s, "codex"))
+        s.provider.behave("claude", "usage_limit")
+        done = await s.delegate("claude", then="codex", session="talk")
+        assert (done["served_by"], done["text"]) == ("codex", TEXT), s.daemon.log()
+        assert [process.pid for process in matching(stays(s, "codex"))] == [standby.pid]
+
+
 async def test_nothing_stays_unless_it_is_configured(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         assert (await s.delegate("claude", session="talk"))["text"] == TEXT

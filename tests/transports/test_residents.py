@@ -168,6 +168,49 @@ async def test_a_prompt_that_one_has_taken_runs_nowhere_else(tmp_path: Path) -> 
         assert len(place.notes("prompt")) == 1
 
 
+# --- before there is a prompt ---------------------------------------------------------------------
+
+
+async def test_a_prompt_goes_to_the_program_that_was_prepared_for_it(tmp_path: Path) -> None:
+    async with staying(tmp_path) as place:
+        assert await place.transport.prepare(place.call("not sent"))
+        assert await place.transport.prepare(place.call("not sent")), "there is one already"
+        assert (await place.ask("say one")).text == "one"
+        assert (await place.ask("say two", resume="c1")).text == "two"
+        assert len(place.pids) == 1
+        assert [one["text"] for one in place.notes("prompt")] == ["say one", "say two"]
+
+
+@pytest.mark.parametrize("other", [{"words": ("--other",)}, {"resume": "c9"}], ids=str)
+async def test_what_was_prepared_for_another_prompt_takes_none(
+    tmp_path: Path, other: dict[str, object]
+) -> None:
+    async with staying(tmp_path) as place:
+        assert await place.transport.prepare(place.call("not sent"))
+        assert (await place.ask("say one", **other)).text == "one"
+        assert len(set(place.pids)) == 2
+
+
+async def test_nothing_is_prepared_where_nothing_may_stay(tmp_path: Path) -> None:
+    async with staying(tmp_path, most=0) as place:
+        assert not await place.transport.prepare(place.call("x"))
+    (tmp_path / "b").mkdir()
+    async with staying(tmp_path / "b") as place:
+        assert not await place.transport.prepare(place.call("x", may_stay=False))
+        assert place.pids == []
+
+
+async def test_a_program_that_does_not_come_up_leaves_the_prompt_to_a_new_one(
+    tmp_path: Path,
+) -> None:
+    async with staying(tmp_path) as place:
+        place.start = "refuses-to-start"
+        assert await place.transport.prepare(place.call("x"))
+        assert (await place.ask("say one")).ended.code == 2
+        assert len(set(place.pids)) == 2
+        assert place.notes("prompt") == []
+
+
 # --- turns that end badly ------------------------------------------------------------------------
 
 

@@ -14,26 +14,30 @@ from fallbackd.api.handler import ApiError, Handler
 from fallbackd.api.health import USABLE, health_entries, health_entry
 from fallbackd.api.host import Caller
 from fallbackd.api.shapes import none_installed
+from fallbackd.core.authority import by_default
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.figures import Figure
-from fallbackd.core.ids import AttemptId, BackendId
+from fallbackd.core.ids import AttemptId, BackendId, SessionId
 from fallbackd.core.protocol import Evidence, Usage
 from fallbackd.core.reasons import NOT_SET_UP
 from fallbackd.core.records import Turn
 from fallbackd.core.routing import suggest as rules
 from fallbackd.core.routing.candidates import candidates_for
-from fallbackd.engine import callers, interactive
-from fallbackd.engine.admission import require_readable
+from fallbackd.engine import callers, interactive, preparing
+from fallbackd.engine.admission import directory_of, require_readable
 from fallbackd.engine.requests import Invalid
 from fallbackd.transports.machine import project_tokens
 from fallbackd_client.wire.bounds import MAX_TURN
 from fallbackd_client.wire.methods.callers import (
+    PREPARE,
     REPORT,
     RESOLVE,
     SUGGEST,
     CapUse,
     Lease,
+    PrepareParams,
+    PrepareResult,
     ReportParams,
     ReportResult,
     ResolveParams,
@@ -90,15 +94,7 @@ async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> Re
     found = await callers.resolve(engine, asked, lease=params.lease, authority=authority)
     candidates = tuple(shapes.verdict(one) for one in found.candidates)
     if found.backend is None:
-        raise ApiError(
-            "refused",
-            (none_installed(candidates, caller.host.path) if authority.is_person else None)
-            or _why(found.retry_at, is_empty=not candidates),
-            data={
-                "retry_at": found.retry_at,
-                "candidates": candidates,
-            },
-        )
+        raise _none(found, candidates, caller)
     return ResolveResult(
         backend=found.backend,
         model=found.model,
@@ -113,6 +109,37 @@ async def resolve(engine: "Engine", params: ResolveParams, caller: Caller) -> Re
         ).limits,
         turn=word_of(found.turn),
     )
+
+
+def _none(found: Resolution, candidates: tuple[CandidateVerdict, ...], caller: Caller) -> ApiError:
+    return ApiError(
+        "refused",
+        (none_installed(candidates, caller.host.path) if caller.authority.is_person else None)
+        or _why(found.retry_at, is_empty=not candidates),
+        data={
+            "retry_at": found.retry_at,
+            "candidates": candidates,
+        },
+    )
+
+
+async def prepare(engine: "Engine", params: PrepareParams, caller: Caller) -> PrepareResult:
+    asked = ResolveRequested(
+        backend=None if params.backend is None else BackendId(params.backend),
+        session=None if params.session is None else SessionId(params.session),
+        role=params.role,
+        chain=shapes.entries(params.chain, engine.settings.policy),
+        model=params.model,
+        allow_metered=params.allow_metered,
+    )
+    directory = await anyio.to_thread.run_sync(
+        directory_of, params.cwd, engine.settings.policy, engine.world
+    )
+    permissions = params.permissions or by_default(caller.authority)
+    found, is_ready = await preparing.prepare(engine, asked, directory, permissions)
+    if found.backend is None:
+        raise _none(found, tuple(shapes.verdict(one) for one in found.candidates), caller)
+    return PrepareResult(backend=found.backend, model=found.model, ready=is_ready)
 
 
 def _refuse_lease(is_wanted: bool, caller: Caller) -> None:
@@ -332,6 +359,7 @@ def _others(
 
 HANDLERS: tuple[Handler[Any, Any], ...] = (
     Handler(RESOLVE, resolve),
+    Handler(PREPARE, prepare),
     Handler(REPORT, report),
     Handler(SUGGEST, suggest),
     Handler(INTERACTIVE_FAILED, interactive_failed),

@@ -56,6 +56,7 @@ from fallbackd_client.wire.methods.daemon import (
     DelegationCounts,
     Program,
     Readiness,
+    ResidentView,
     Rung,
     StatusParams,
     StatusResult,
@@ -181,6 +182,20 @@ async def status(engine: "Engine", params: StatusParams, caller: Caller) -> Stat
         else None,
         toolchains=_toolchains(engine) if params.programs else None,
         share=sharing(engine),
+        residents=_residents(engine) if caller.authority.is_person else (),
+    )
+
+
+def _residents(engine: "Engine") -> tuple[ResidentView, ...]:
+    return tuple(
+        ResidentView(
+            program=one.program,
+            cwd=one.cwd,
+            state=one.state,
+            since_at=one.since_at,
+            memory_bytes=one.memory_bytes,
+        )
+        for one in engine.world.residents()
     )
 
 

@@ -27,6 +27,7 @@ from fallbackd.core.records import Delegation
 from fallbackd.engine.api import Engine
 from fallbackd.engine.credentials import secret_variables
 from fallbackd.engine.environment import Settings, Taught, Transports, World
+from fallbackd.engine.preparing import standby
 from fallbackd.engine.runs import list_directories
 from fallbackd.fronts.opencode.front import OpencodeFront
 from fallbackd.lib import privatefile
@@ -243,6 +244,8 @@ def build(
         luck=random.random,
         mint=lambda: mint(clock.now()),
         has_route=has_default_route,
+        keep_ready=residents.prepare,
+        residents=residents.list,
         attach=attach,
         end_leftover=end_found,
         boot_id=clock.boot_id(),
@@ -261,6 +264,7 @@ def build(
         gateway_token=tokens.of_attempt,
     )
     engine = Engine(store, clock, settings, world)
+    engine.on_news = standby(engine, tasks)
 
     def authority_of(connection: sockets.socket) -> Authority:
         try:

@@ -41,13 +41,20 @@ NOTHING = Heard()
 class Way(Protocol):
     is_known: bool
     """The program has shown that it knows this way."""
+    takes_up: bool
+    """One that has no conversation yet can continue any."""
 
     def ready(self, mark: str) -> bytes:
         """Ask for a sign that it is ready, which costs no call of a model."""
         ...
 
-    def before(self, mark: str) -> bytes:
-        """Ask for the state in which a prompt is taken, and for a sign that it is there."""
+    def before(self, mark: str, conversation: str) -> bytes:
+        """
+        Ask for the state in which a prompt is taken, and for a sign that it is there.
+
+        Args:
+            conversation: The one that the prompt continues; empty: it begins one.
+        """
         ...
 
     def prompt(self, stdin: bytes) -> bytes:
@@ -71,6 +78,8 @@ class Way(Protocol):
 class ClaudeWay:
     """`claude -p --input-format stream-json --output-format stream-json`, 2.1.197 and later."""
 
+    takes_up = False
+
     def __init__(self, session: Mapping[str, Any], conversation: str | None) -> None:
         self.is_known = False
         self._session = session
@@ -79,7 +88,7 @@ class ClaudeWay:
     def ready(self, mark: str) -> bytes:
         return self._ask(mark, {"subtype": "initialize"})
 
-    def before(self, mark: str) -> bytes:
+    def before(self, mark: str, conversation: str) -> bytes:
         # A tool of the turn before may have changed it.
         return self._ask(mark, {"subtype": "set_permission_mode", **self._session})
 
@@ -138,6 +147,7 @@ class _UnfitError(Exception):
 class RpcWay:
     """Calls and notifications as lines of JSON, in both directions."""
 
+    takes_up = True
     version: Mapping[str, Any] = {}
     """Fields that every message has."""
     initialized = ""
@@ -147,6 +157,7 @@ class RpcWay:
         self.is_known = False
         self._session = session
         self._conversation = conversation or ""
+        self._continues = conversation is not None
         self._opening: Opening | None = None
         self._mark = ""
         self._call = ""
@@ -160,8 +171,12 @@ class RpcWay:
     def opening(self) -> Opening:
         raise NotImplementedError
 
+    def conversing(self) -> Opening:
+        """The calls that begin or continue the conversation."""
+        raise NotImplementedError
+
     def sign(self) -> Opening:
-        """The calls before a later prompt."""
+        """The calls before a later prompt of it."""
         raise NotImplementedError
 
     def heard(self, method: str, params: dict[str, Any]) -> Heard:
@@ -181,7 +196,10 @@ class RpcWay:
     def ready(self, mark: str) -> bytes:
         return self._begin(mark, self.opening())
 
-    def before(self, mark: str) -> bytes:
+    def before(self, mark: str, conversation: str) -> bytes:
+        if conversation not in ("", self._conversation):
+            self._conversation, self._continues = conversation, True
+            return self._begin(mark, self.conversing())
         return self._begin(mark, self.sign())
 
     def counted(self) -> Mapping[str, Any]:
@@ -255,9 +273,12 @@ class CodexWay(RpcWay):
 
     def opening(self) -> Opening:
         yield "initialize", {"clientInfo": {"name": "fallbackd_resident", "version": "1"}}
+        yield from self.conversing()
+
+    def conversing(self) -> Opening:
         # With `cwd` it would note in its user's settings that the directory is trusted.
         thread = {"approvalPolicy": "never", **self._session}
-        if self._conversation:
+        if self._continues:
             thread |= {"threadId": self._conversation, "excludeTurns": True}
             found = yield "thread/resume", thread
         else:

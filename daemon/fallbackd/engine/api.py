@@ -110,6 +110,7 @@ class Engine:
         self.started_at = clock.now()
         self.last_tick_at: float | None = None
         self.on_export: Callable[[], None] = lambda: None
+        self.on_news: Callable[[Delegation], None] = lambda _record: None
         self.peers: SharingPeers | None = None
         """The sharing of health with other machines."""
         self.clock_facts: Callable[[], tuple[tuple[str, str], ...]] = lambda: ()
@@ -287,6 +288,7 @@ class Engine:
             held.noted = now
             self.runs.note_record(record)
             hit("run.record")
+            self.on_news(record)
 
     async def look_at_clock(self) -> None:
         """Do what is due now, also after the machine was suspended or the clock was set."""

@@ -57,7 +57,7 @@ from fallbackd.engine.credentials import (
     keeping,
     with_variables,
 )
-from fallbackd.engine.environment import Transports, World
+from fallbackd.engine.environment import Settings, Transports, World
 from fallbackd.engine.judging import no_ones_fault, rebooted, unexplained
 from fallbackd.engine.live import Fingerprint, Held, LiveAttempt, LiveHost, Prepared
 from fallbackd.engine.quota import heard_at_end
@@ -357,11 +357,11 @@ def _call(
         history=given.history,
         earlier=given.said,
         permissions=delegation.permissions,
-        runs_commands=_runs_commands(host, order, delegation.role),
+        runs_commands=runs_commands(host.settings, order.backend, delegation.role),
         mode=delegation.mode,
         env=prepared.env,
         planted=planted,
-        files=_texts(
+        files=texts_of(
             world, kind, {**environ_of(host.settings, world, order.backend), **prepared.env}
         ),
         inherited={name: world.environ[name] for name in kind.reads_env if name in world.environ},
@@ -391,18 +391,34 @@ def _call(
         asked=asked,
         delegation=delegation.delegation,
     )
-    call = carrying(call, credential, options)
-    call = keeping(call, given_variables(host.settings, world, order.backend))
-    call = confined(
-        call,
-        confinement_of(host.settings, world, order.backend, work, inside=inside),
-        copies_of(host.settings, world, order.backend, work.permissions, inside=inside),
-        cwd_id=delegation.cwd_ids[0] if delegation.cwd_ids else "",
+    call = equipped(
+        call, work, host.settings, world, order.backend, cwd_ids=delegation.cwd_ids, inside=inside
     )
     if isinstance(call, ServedPrompt) and (token := world.gateway_token("")) is not None:
         env = {**call.server.env, _GATEWAY_VARIABLE: token}
         call = structs.replace(call, server=structs.replace(call.server, env=env))
     return call
+
+
+def equipped(
+    call: Call,
+    work: Work,
+    settings: Settings,
+    world: World,
+    id: BackendId,
+    *,
+    cwd_ids: tuple[str, ...],
+    inside: bool,
+) -> Call:
+    """The call with its credential, its variables and its confinement."""
+    call = carrying(call, work.credential, settings.options_of(id))
+    call = keeping(call, given_variables(settings, world, id))
+    return confined(
+        call,
+        confinement_of(settings, world, id, work, inside=inside),
+        copies_of(settings, world, id, work.permissions, inside=inside),
+        cwd_id=cwd_ids[0] if cwd_ids else "",
+    )
 
 
 def marks(world: World, prepared: Prepared, order: StartAttempt) -> dict[str, str]:
@@ -433,13 +449,14 @@ def cannot_start(
     return failure if marks else structs.replace(failure, marks_health=False)
 
 
-def _runs_commands(host: LiveHost, order: StartAttempt, role: str | None) -> bool:
-    policy = host.settings.policy
-    backend = find_backend(policy, order.backend)
-    return backend is not None and shell_of(policy, backend, role) == "confined"
+def runs_commands(settings: Settings, id: BackendId, role: str | None) -> bool:
+    """Test whether it runs commands at `workspace` without asking."""
+    backend = find_backend(settings.policy, id)
+    return backend is not None and shell_of(settings.policy, backend, role) == "confined"
 
 
-def _texts(world: World, kind: BackendKind, environ: Mapping[str, str]) -> dict[str, str]:
+def texts_of(world: World, kind: BackendKind, environ: Mapping[str, str]) -> dict[str, str]:
+    """The user's own settings files that its command line is made with."""
     found = {each: expand(each, environ, home=world.home) for each in kind.reads}
     texts = {each: world.read_text(path) for each, path in found.items() if path is not None}
     return {each: text for each, text in texts.items() if text is not None}

@@ -1,6 +1,6 @@
 """Dependencies of the engine, handed in by the app: values and small callables."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,11 +12,12 @@ from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.classify.rules import Rule
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.policy import Policy
-from fallbackd.core.protocol import Chunk, Confinement, CredentialRef, HttpRequest, NoAnswer
+from fallbackd.core.protocol import Call, Chunk, Confinement, CredentialRef, HttpRequest, NoAnswer
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.transport import (
     Fetched,
     Probe,
+    Resting,
     Running,
     Secrets,
     SecretSeen,
@@ -113,6 +114,11 @@ async def nobody_is_left(directory: str, *, attempt: str) -> bool:
     return True
 
 
+async def nothing_stays(call: Call) -> bool:
+    """Default for a daemon whose programs take one prompt each."""
+    return False
+
+
 async def nothing_is_left(*, attempt: str, directory: str) -> Running | Unsent | None:
     """Default for a daemon that no attempt outlives."""
     return None
@@ -179,6 +185,10 @@ class World(Struct, frozen=True, kw_only=True):
     """A new id part: unique, sortable by time, letters and digits."""
     has_route: Callable[[], bool] = lambda: True
     """Test whether this machine has a default route."""
+    keep_ready: Callable[[Call], Awaitable[bool]] = nothing_stays
+    """Starts the program of a call that stays for a later prompt; whether there is one then."""
+    residents: Callable[[], Sequence[Resting]] = lambda: ()
+    """Programs that stay after a prompt."""
     attach: Attach = nothing_is_left
     end_leftover: EndLeftover = nobody_is_left
     boot_id: str = ""

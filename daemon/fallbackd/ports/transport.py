@@ -1,7 +1,7 @@
 """Ways out of the daemon: calls of backends, passed requests, looks, secrets, the clock."""
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -202,6 +202,17 @@ class Running(Protocol):
     def recorded_bytes(self) -> int:
         """Size of the log when this was opened: 0, unless it was re-attached."""
         ...
+
+
+class Resting(Struct, frozen=True, kw_only=True):
+    """One resident, for people."""
+
+    program: str
+    cwd: str
+    state: Literal["starting", "ready", "working"]
+    pid: int | None
+    since_at: float
+    memory_bytes: int | None
 
 
 class Unsent(Struct, frozen=True):

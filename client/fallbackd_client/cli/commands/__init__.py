@@ -153,6 +153,12 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 home="decide",
             ),
             Command(
+                "prepare",
+                "start the agent for a prompt that comes soon",
+                "prepare --role voice",
+                home="decide",
+            ),
+            Command(
                 "suggest",
                 "suggest a backend for a task",
                 'suggest --complexity high "port it to Rust"',

@@ -1,4 +1,4 @@
-"""`questions`, `answer`, `health`, `resolve` and `suggest`: see what is decided, and decide."""
+"""`questions`, `answer`, `health`, `resolve`, `prepare`, `suggest`: what is decided, and decide."""
 
 from __future__ import annotations
 
@@ -157,6 +157,29 @@ def _resolve_view(found: dict[str, Json], style: Style) -> str:
     if found.get("candidates"):
         lines.append(candidates_table(found["candidates"], style))
     return "\n".join(lines)
+
+
+def register_prepare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("backend", metavar="BACKEND", nargs="?", help="backend to try first")
+    parser.add_argument("--session", metavar="S")
+    parser.add_argument("--role", metavar="R")
+    parser.add_argument("--chain", metavar="C", help="name of a chain")
+    parser.add_argument("--model", metavar="M")
+    parser.add_argument("--cwd", metavar="DIR", default=".", help="directory of the prompt")
+    parser.add_argument("--permissions", choices=("read", "workspace", "full"))
+
+
+def run_prepare(args: argparse.Namespace, client: Client) -> int:
+    names = ("backend", "session", "role", "chain", "model", "permissions")
+    params = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    params["cwd"] = os.path.abspath(args.cwd)
+    show(args, client.call("prepare", params), _prepare_view)
+    return exits.OK
+
+
+def _prepare_view(found: dict[str, Json], style: Style) -> str:
+    words = "a program is ready, or starting" if found.get("ready") else "the prompt will start it"
+    return f"{style.paint(one_line(found.get('backend', '?')), 'bold')}: {words}"
 
 
 SIZES = ("tiny", "small", "medium", "large", "xlarge")

@@ -79,6 +79,7 @@ def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) 
     lines += ["", *_health_lines(found.get("health") or {}, style, verbose=verbose)]
     if isinstance(found.get("readiness"), dict):
         lines += ["", readiness_view(found["readiness"], style)]
+    lines += _resident_lines(found)
     lines += _work_lines(found, style)
     for question in found.get("questions") or []:
         lines += ["", question_view(question)]
@@ -86,6 +87,18 @@ def status_view(found: dict[str, Json], style: Style, *, verbose: bool = False) 
     if found.get("usage"):
         lines += ["", usage_table(found["usage"], style)]
     return "\n".join(lines)
+
+
+def _resident_lines(found: dict[str, Json]) -> list[str]:
+    """Programs that a prompt needs not start, and what they hold."""
+    lines = []
+    for one in found.get("residents") or []:
+        place, held = one_line(one.get("cwd") or ""), one.get("memory_bytes")
+        words = [f"{one_line(one.get('program', '?'))} {one_line(one.get('state', '?'))}"]
+        words += [f"in {place}"] if place else []
+        words += [f"({held // 2**20} MiB)"] if held else []
+        lines.append(" ".join(words))
+    return ["", *lines] if lines else []
 
 
 def _head(daemon: dict[str, Json], style: Style, *, verbose: bool) -> str:

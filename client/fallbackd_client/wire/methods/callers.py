@@ -10,6 +10,7 @@ from fallbackd_client.wire.bounds import (
     DirectoryPath,
     Instant,
     Name,
+    Permissions,
     RoleName,
     SessionName,
     TierWord,
@@ -136,6 +137,50 @@ RESOLVE: Method[ResolveParams, ResolveResult] = Method(
             ],
             "lease": None,
         },
+    ),
+)
+
+
+class PrepareParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    backend: Name | None = None
+    """The backend to prefer."""
+    role: RoleName | None = None
+    """A configured role: its chain and its rules."""
+    chain: ChainName | tuple[Name | ChainEntry, ...] | None = None
+    """Candidates in order, or the name of a configured chain."""
+    session: SessionName | None = None
+    """The session that the prompt will belong to."""
+    cwd: DirectoryPath | None = None
+    """Directory of the prompt; absent: nothing is started."""
+    model: Name | None = None
+    """The model to use."""
+    permissions: Permissions | None = None
+    """Permissions of the prompt; absent: as for a prompt without any."""
+    allow_metered: bool = False
+    """Allow backends that are billed by use."""
+
+
+class PrepareResult(Struct, frozen=True, kw_only=True):
+    backend: str
+    """The backend that would be used now."""
+    model: str | None = None
+    """The model to use; null: the backend's own default."""
+    ready: bool
+    """A program of it is ready for the prompt, or starting; false: the prompt will start one."""
+
+
+PREPARE: Method[PrepareParams, PrepareResult] = Method(
+    "prepare",
+    params=PrepareParams,
+    result=PrepareResult,
+    read_only=False,
+    who="person",
+    promises="nothing",
+    errors=("unknown", "refused", "draining", "not_permitted"),
+    summary="Start the program for a prompt that comes soon, without a call of a model.",
+    example=(
+        {"backend": "claude", "cwd": "/home/ada/project"},
+        {"backend": "claude", "ready": True},
     ),
 )
 
@@ -344,6 +389,7 @@ SUGGEST: Method[SuggestParams, SuggestResult] = Method(
 
 METHODS = (
     RESOLVE,
+    PREPARE,
     REPORT,
     SUGGEST,
 )

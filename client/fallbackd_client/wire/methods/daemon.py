@@ -1,5 +1,7 @@
 """The daemon: whether it is there, at a glance, drained, ended."""
 
+from typing import Literal
+
 from msgspec import Struct, field
 
 from fallbackd_client.wire.bounds import CheckWord, DaemonStateWord, Permissions, SessionName
@@ -257,6 +259,21 @@ class ToolchainView(Struct, frozen=True, kw_only=True):
     """Commands of the tool that stay refused below `full`; empty: none that are usual."""
 
 
+class ResidentView(Struct, frozen=True, kw_only=True):
+    """A program that stays after a prompt, and takes the next one without a start."""
+
+    program: str
+    """Name of the program."""
+    cwd: str
+    """Directory in which it works; empty: it is left from an earlier daemon."""
+    state: Literal["starting", "ready", "working"]
+    """`ready`: a prompt like its last one needs no start."""
+    since_at: float
+    """When its last prompt ended, or it was started."""
+    memory_bytes: int | None = None
+    """Memory that it holds, without its own children."""
+
+
 class StatusResult(Struct, frozen=True, kw_only=True):
     daemon: DaemonStatus
     """The daemon itself."""
@@ -280,6 +297,8 @@ class StatusResult(Struct, frozen=True, kw_only=True):
     """Checks of every backend, with `verbose` and without a session."""
     share: Sharing | None = None
     """How health is shared with other machines; null: it is not."""
+    residents: tuple[ResidentView, ...] = ()
+    """Programs that stay after a prompt; a process inside an attempt sees none."""
 
 
 STATUS: Method[StatusParams, StatusResult] = Method(

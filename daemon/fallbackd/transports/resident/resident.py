@@ -39,6 +39,8 @@ from fallbackd.transports.resident.record import ResidentRecord, write_resident
 
 ANSWER_S = 5.0
 """For a resident that rests to say that it can be used."""
+START_S = 120.0
+"""For one that is started before its prompt is known."""
 END_GRACE_S = 1.0
 LEAVE_S = 0.15
 """For what a turn has started to end by itself."""
@@ -103,6 +105,8 @@ class Resident:
         self.executable: object = None
         self.has_begun = anyio.Event()
         """Something of the turn has come."""
+        self.came_up = anyio.Event()
+        """It does not start any more: it is ready, or is none."""
         self._way = WAYS[way](session or {}, conversation)
         self._record = ResidentRecord(way=way)
         self._on_over = on_over
@@ -154,6 +158,12 @@ class Resident:
         self._record = record
         self.attempt, self.is_prompted = record.attempt, True
 
+    def may_take(self, conversation: str) -> bool:
+        """Test whether it is at that conversation, or can go to it."""
+        if self.conversation == conversation:
+            return True
+        return not self.conversation and self._way.takes_up
+
     @property
     def knows_way(self) -> bool:
         return self._way.is_known
@@ -174,6 +184,7 @@ class Resident:
             if self._is_left or self._scope.cancelled_caught:
                 self._is_left = True
             self.is_retired = True
+            self.came_up.set()
             self._close_turn()
             for mark in self._marks.values():
                 mark.set()
@@ -285,22 +296,26 @@ class Resident:
 
     # --- its turns ------------------------------------------------------------------------------
 
-    async def is_usable(self, *, is_new: bool = False, limit_s: float | None = None) -> bool:
+    async def is_usable(
+        self, *, is_new: bool = False, conversation: str = "", limit_s: float | None = None
+    ) -> bool:
         """
         Ask whether it can take a prompt now.
 
         Args:
             is_new: It was just started.
+            conversation: The one that the prompt continues.
         """
         running, mark = self._running, secrets.token_hex(8)
         if running is None or self.is_retired:
             return False
-        asked = self._way.ready(mark) if is_new else self._way.before(mark)
+        asked = self._way.ready(mark) if is_new else self._way.before(mark, conversation)
         answered = self._marks[mark] = anyio.Event()
         with anyio.move_on_after(ANSWER_S if limit_s is None else limit_s):
             if await running.say(asked):
                 await answered.wait()
         is_asked = self._marks.pop(mark, None) is not None  # it has not answered
+        self.conversation = self.conversation or conversation
         self.was_refused = mark in self._refused
         self.is_ready = not is_asked and mark not in self._refused and not self.is_retired
         return self.is_ready
@@ -322,6 +337,13 @@ class Resident:
         except OSError:
             pass
         self.stop()
+
+    async def come_up(self) -> None:
+        """Get ready for a prompt that is not known yet; what does not is ended."""
+        if not await self.is_usable(is_new=True, limit_s=START_S):
+            self.stop()
+        self.rests_since = self._now()
+        self.came_up.set()
 
     def begin(self) -> MemoryObjectReceiveStream[Item]:
         """

@@ -15,7 +15,7 @@ import hashlib
 import os
 import secrets as chance
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from fallbackd.backends.residents import WAYS
 from fallbackd.core.protocol import Call, CommandLine, Exit, NotStarted, Residency
 from fallbackd.lib.directories import expand, places
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.transport import Clock, Running, SecretProblem, Secrets, Unsent
+from fallbackd.ports.transport import Clock, Resting, Running, SecretProblem, Secrets, Unsent
 from fallbackd.transports.process.environment import child_environment, inheritable
 from fallbackd.transports.process.leftovers import fence
 from fallbackd.transports.process.running import RunningProcess
@@ -59,18 +59,6 @@ class ResidentLimits(Struct, frozen=True, kw_only=True):
     """How long the resident of an earlier daemon waits for its turn to be re-attached."""
     silence_s: float = 5.0
     """For a turn whose prompt may not have been sent to show that it has begun."""
-
-
-class Resting(Struct, frozen=True, kw_only=True):
-    """One resident, for people."""
-
-    program: str
-    cwd: str
-    state: str
-    """`starting`, `ready` or `working`."""
-    pid: int | None
-    since_at: float
-    memory_bytes: int | None
 
 
 class ResidentTransport:
@@ -202,6 +190,37 @@ class ResidentTransport:
         for one in tuple(self._all):
             await one.ended()
 
+    # --- before there is a prompt ---------------------------------------------------------------
+
+    async def prepare(self, call: Call) -> bool:
+        """
+        Start the program of a call that stays, for a prompt like it that comes later.
+
+        Returns:
+            Whether there is one that will take it: ready, starting, or at work.
+        """
+        if not isinstance(call, CommandLine) or (residency := call.residency) is None:
+            return False
+        environ = self._environment_of(call)
+        executable = self._executable(call, environ)
+        can_stay = residency.may_stay and self._most() > 0 and not self._is_closed
+        if not can_stay or executable is None or executable in self._refusing:
+            return False
+        try:
+            key = await self._key(call, residency, environ)
+        except SecretProblem:
+            return False
+        wanted = residency.conversation or ""
+        for one in self._all:
+            if one.key == key and one.may_take(wanted) and not one.is_retired:
+                return True
+        found = await self._started("", key, call, residency, environ)
+        if not isinstance(found, Resident):
+            return False
+        self._tasks.start_soon(found.run)
+        self._tasks.start_soon(found.come_up)
+        return True
+
     # --- which one takes a prompt ---------------------------------------------------------------
 
     async def _resting(
@@ -215,15 +234,17 @@ class ResidentTransport:
         """One that can take the prompt now, and is this attempt's; one that cannot is ended."""
         for one in sorted(self._all, key=lambda one: -one.rests_since):
             wanted = residency.conversation or ""
-            if not one.is_resting or one.key != key or one.conversation != wanted:
+            if not one.is_resting or one.key != key or not one.may_take(wanted):
                 continue
             one.attempt = attempt
             is_usable = False
             try:
+                if not one.is_ready:
+                    await one.came_up.wait()
                 is_usable = (
                     one.seen == self._seen(call, residency, environ)
                     and not self._is_foreign(one, residency, environ)
-                    and await one.is_usable()
+                    and await one.is_usable(conversation=wanted)
                 )
             finally:
                 if not is_usable:
@@ -479,7 +500,7 @@ class ResidentTransport:
         found = (by_name.get(one, "") if one.startswith(PREFIX) else one for one in attempts)
         return tuple(one for one in found if one)
 
-    def list(self) -> list[Resting]:
+    def list(self) -> Sequence[Resting]:
         return [
             Resting(
                 program=one.label[0],

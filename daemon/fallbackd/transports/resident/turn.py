@@ -188,7 +188,7 @@ class ResidentTurn:
         return None
 
     def _says_nothing(self, resident: Resident) -> bool:
-        """What it printed before its prompt is no output of the attempt."""
+        """Test whether its output before the prompt belongs to no attempt."""
         return resident.was_refused
 
     def _chunk(self, chunk: Chunk) -> Chunk:
