@@ -1,6 +1,7 @@
 """What a request keeps on its way through, and what is read of the answer."""
 
 import json
+import pickle
 
 import pytest
 from hypothesis import given
@@ -196,3 +197,61 @@ def test_a_stream_that_is_cut_at_any_byte_is_no_answer_before_its_end_is_said(
         said.feed(stream[:at] + b"\n\n")  # the blank line behind the last event may be missing
         evidence = watch.finish(HttpResponse(status=200, truncated=True))
         assert evidence is not None or said.has_ended
+
+
+def _endless(mode: ApiMode, number: int) -> list[dict[str, object]]:
+    """Pieces that an answer may be made of without an end, each with a text of its own."""
+    text = f"{number} " + "x" * 100
+    match mode:
+        case "chat_completions":
+            deltas: list[dict[str, object]] = [{"content": text}, {"refusal": text}]
+            return [
+                {"choices": [{"index": at, "delta": delta, "finish_reason": None}]}
+                for delta in deltas
+                for at in (0, number)
+            ]
+        case "responses":
+            item = {"type": "message", "content": [{"type": "output_text", "text": text}]}
+            return [
+                {"type": "response.output_text.delta", "output_index": 0, "delta": text},
+                {"type": "response.output_text.delta", "output_index": number, "delta": text},
+                {"type": "response.refusal.delta", "output_index": 0, "delta": text},
+                {"type": "response.output_item.done", "output_index": number, "item": item},
+            ]
+        case "messages":
+            delta = {"type": "text_delta", "text": text}
+            return [{"type": "content_block_delta", "index": number, "delta": delta}]
+        case _:
+            content = {"parts": [{"text": text}]}
+            return [{"candidates": [{"index": at, "content": content}]} for at in (0, number)]
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_what_is_kept_of_an_endless_answer_has_a_bound(mode: ApiMode) -> None:
+    watch = AnswerWatch(mode)
+    numbers = iter(range(1, 10_000))
+
+    def goes_on(rounds: int) -> int:
+        for _ in range(rounds):
+            for one in _endless(mode, next(numbers)):
+                watch.feed(b"data: " + json.dumps(one).encode() + b"\n\n")
+        return len(pickle.dumps(watch))
+
+    kept = goes_on(1_200)
+    assert goes_on(1_000) - kept < 100_000
+    assert watch.is_committed
+    assert not watch.has_failed
+
+
+@pytest.mark.parametrize("repeated", [100_000, 99_999])
+def test_a_long_answer_is_compared_with_its_repetition_by_length(repeated: int) -> None:
+    watch = AnswerWatch("responses")
+    for _ in range(1_000):
+        piece = {"type": "response.output_text.delta", "output_index": 0, "delta": "x" * 100}
+        watch.feed(b"data: " + json.dumps(piece).encode() + b"\n\n")
+    item = {"type": "message", "content": [{"type": "output_text", "text": "x" * repeated}]}
+    end = {"status": "completed", "output": [item]}
+    last = {"type": "response.completed", "response": end}
+    watch.feed(b"data: " + json.dumps(last).encode() + b"\n\n")
+    evidence = watch.finish(HttpResponse(status=200))
+    assert (evidence is None) is (repeated == 100_000)

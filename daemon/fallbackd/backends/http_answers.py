@@ -193,9 +193,14 @@ def numbered(choices: object) -> list[tuple[int, dict[str, Any]]]:
     """The choices or candidates of an answer, each with its index."""
     found = list(map(fields, choices)) if isinstance(choices, list) else []
     return [
-        (at if one.get("index") is None else count(one.get("index")), one)
+        (place_of(at if one.get("index") is None else one.get("index")), one)
         for at, one in enumerate(found)
     ]
+
+
+def place_of(index: object) -> int:
+    """The number of a part of an answer, within the bound for what is kept of each."""
+    return min(count(index), MAX_PARTS)
 
 
 def first_choice(value: dict[str, Any]) -> dict[str, Any]:
@@ -230,6 +235,9 @@ def as_messages(earlier: Sequence[Utterance], prompt: str) -> list[dict[str, Any
 MAX_WHOLE_BYTES = 32 * 1024 * 1024
 MAX_ERROR_BYTES = 256 * 1024
 MAX_SAID_CHARS = 4000
+MAX_REFUSAL_CHARS = 500
+MAX_PARTS = 1000
+"""Parts of one answer (items of its output, choices) that are told apart; the rest count as one."""
 
 RULES = (
     Rule("http-cut-off", Reason.NETWORK, codes=("truncated_response", "answer_in_background")),
@@ -324,6 +332,15 @@ class HttpParser:
         """True for one body, False for a stream; None: not known before the first bytes."""
         self._phase = ""
 
+    def forget(self) -> None:
+        """
+        Keep of what was written as much as a judgement needs: an answer that goes on to a caller
+        piece by piece may be endless.
+        """
+        self.texts = [one.strip()[:1] for one in self.texts if one.strip()][:1]
+        refusal = "".join(self.refusals)[:MAX_REFUSAL_CHARS]
+        self.refusals = [refusal] if refusal else []
+
     # For a dialect to say.
 
     def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
@@ -391,6 +408,8 @@ class HttpParser:
         Args:
             finish: The vendor's word for its end; empty: more may come.
         """
+        if not finish and index in self._choices:
+            return
         self._choices[index] = finish or self._choices.get(index, "")
         said = self._choices.values()
         self.has_ended = all(said)
@@ -539,7 +558,7 @@ class HttpParser:
 
     def _ended_badly(self) -> Shortfall | None:
         """Shortfall of the answer by the vendor's own word."""
-        refusal = "".join(self.refusals)[:500]
+        refusal = "".join(self.refusals)[:MAX_REFUSAL_CHARS]
         has_text = bool("".join(self.texts).strip())
         return shortfall(
             self.finish_word,

@@ -101,8 +101,8 @@ MAX_HELD_BYTES = 64 * 1024
 MAX_HELD_EVENTS = 48
 """Bound for an answer that says nothing yet. Then the held events are passed on."""
 MAX_WHOLE_BYTES = 32 * 1024 * 1024
-MAX_PIECES = 1000
-"""Pieces of the text of an answer that are kept beside its way."""
+MAX_READ_BYTES = 64 * 1024
+"""Bytes of an answer of which the text is kept beside its way."""
 
 _NOT_FORWARDED = frozenset(
     {
@@ -458,6 +458,7 @@ class AnswerWatch:
         self._mode = mode
         self._waits_for_text = waits_for_text
         self._parser = http_calls.parser_of(mode, side)
+        self._kept_bytes = 0
 
     @property
     def is_committed(self) -> bool:
@@ -526,9 +527,10 @@ class AnswerWatch:
         Read a piece; check whether its provider said something: comments and pings do not count
         once it has.
         """
-        texts = self._parser.texts
-        if len(texts) >= MAX_PIECES:  # an answer may be endless, and only its end is looked at
-            texts[:] = [one for one in texts if one.strip()][:1]
+        self._kept_bytes += len(data)
+        if self._kept_bytes > MAX_READ_BYTES:
+            self._parser.forget()
+            self._kept_bytes = len(data)
         return bool(self._parser.feed(Chunk("http", data, 0.0)))
 
     def finish(self, exit: Exit, *, is_side: bool = False) -> Evidence | None:

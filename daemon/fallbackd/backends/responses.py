@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fallbackd.backends.http_answers import IN_BACKGROUND, MISMATCH, HttpParser, states_error, turns
+from msgspec import Struct, field
+
+from fallbackd.backends.http_answers import (
+    IN_BACKGROUND,
+    MAX_PARTS,
+    MISMATCH,
+    HttpParser,
+    place_of,
+    states_error,
+    turns,
+)
 from fallbackd.backends.lines import cost, count, fields, words
 from fallbackd.core.protocol import Observation, Usage
 from fallbackd_conversations.turns import Utterance
@@ -63,13 +73,33 @@ def body(
     return request
 
 
+class _Text(Struct):
+    """The text of one item."""
+
+    pieces: list[str] = field(default_factory=list)
+    chars: int = 0
+
+    def add(self, piece: str) -> None:
+        self.pieces.append(piece)
+        self.chars += len(piece)
+
+    def forget(self) -> None:
+        """Keep its length, and whether it is blank."""
+        self.pieces = [one.strip()[:1] for one in self.pieces if one.strip()][:1]
+
+
 class ResponsesParser(HttpParser):
     def __init__(self) -> None:
         super().__init__()
-        self._pieces: dict[int, list[str]] = {}
+        self._pieces: dict[int, _Text] = {}
         """Texts of the items of the output, by their place, as they came piece by piece."""
-        self._items: dict[int, str] = {}
+        self._items: dict[int, _Text] = {}
         """Texts as the API repeats them whole when an item, or all, is complete."""
+
+    def forget(self) -> None:
+        super().forget()
+        for one in (*self._pieces.values(), *self._items.values()):
+            one.forget()
 
     def read_event(self, name: str, event: dict[str, Any]) -> list[Observation]:
         kind = words(event.get("type")) or name
@@ -91,7 +121,7 @@ class ResponsesParser(HttpParser):
         piece = words(event.get("delta"))
         match kind:
             case "response.output_text.delta":
-                self._pieces.setdefault(count(event.get("output_index")), []).append(piece)
+                self._pieces.setdefault(place_of(event.get("output_index")), _Text()).add(piece)
                 return [*self.answers(), *self.wrote(piece)]
             case "response.refusal.delta":
                 self.refusals.append(piece)
@@ -101,7 +131,7 @@ class ResponsesParser(HttpParser):
             case "response.output_item.added":
                 return self.answers(opens=True)
             case "response.output_item.done":
-                self._read_item(count(event.get("output_index")), event.get("item"))
+                self._read_item(place_of(event.get("output_index")), event.get("item"))
                 return self.answers(thinks=fields(event.get("item")).get("type") == "reasoning")
             case _ if self.answered and kind.startswith("response.") and kind not in _WAITING:
                 return self.answers(
@@ -134,7 +164,7 @@ class ResponsesParser(HttpParser):
         )
         items = response.get("output")
         for place, item in enumerate(items if isinstance(items, list) else ()):
-            self._read_item(place, item)
+            self._read_item(place_of(place), item)
         self._compare()
 
     def _read_item(self, place: int, item: object) -> None:
@@ -146,7 +176,7 @@ class ResponsesParser(HttpParser):
             return
         parts = [fields(part) for part in content]
         text = "".join(words(one.get("text")) for one in parts if one.get("type") == "output_text")
-        self._items[place] = text
+        self._items[place] = _Text([text], len(text))
         if not self.refusals:
             self.refusals += [
                 words(one.get("refusal")) for one in parts if one.get("type") == "refusal"
@@ -159,9 +189,9 @@ class ResponsesParser(HttpParser):
         The repetition is the whole one: a piece of it may have been lost on the way. A shorter
         repetition contradicts what was received; an absent one says nothing.
         """
-        pieces = {place: "".join(found) for place, found in self._pieces.items()}
-        for place, text in pieces.items():
-            if len(self._items.get(place) or text) < len(text):
+        repeated = {place: found for place, found in self._items.items() if found.chars}
+        for place, found in self._pieces.items():
+            if place < MAX_PARTS and repeated.get(place, found).chars < found.chars:
                 self.finish_word = self.finish_word or MISMATCH
-        whole = {**pieces, **{place: text for place, text in self._items.items() if text}}
-        self.texts = ["\n\n".join(text for _, text in sorted(whole.items()) if text)]
+        whole = sorted({**self._pieces, **repeated}.items())
+        self.texts = ["\n\n".join("".join(one.pieces) for _, one in whole if one.chars)]
