@@ -283,6 +283,8 @@ async def test_models_are_listed_in_the_form_of_google(tmp_path: Path) -> None:
         sent = {"x-goog-api-key": g.token}
         listed = (await g.client.get("/v1beta/models", headers=sent)).json()["models"]
         assert "models/team" in [one["name"] for one in listed]
+        # Their own library asks there, at the path of the other APIs.
+        assert (await g.client.get("/v1/models", headers=sent)).json()["models"] == listed
         one = (await g.client.get("/v1beta/models/team", headers=sent)).json()
         assert one in listed
         assert "generateContent" in one["supportedGenerationMethods"]

@@ -161,7 +161,25 @@ def completions(url: str, model: str) -> tuple[str, object]:
     return text, end
 
 
+def google(url: str, model: str) -> tuple[str, object]:
+    """Streamed and whole answers, a chat, and what is asked beside a conversation."""
+    from google import genai  # slow to import, and for one client only
+
+    client = genai.Client(api_key=KEY, http_options=genai.types.HttpOptions(base_url=url))
+    pieces = client.models.generate_content_stream(model=model, contents=SAID)
+    text = "".join(one.text or "" for one in pieces)
+    whole = client.models.generate_content(model=model, contents=SAID)
+    chat = client.chats.create(model=model)
+    turns = [chat.send_message(SAID).text for _ in range(2)]
+    tokens = client.models.count_tokens(model=model, contents=SAID).total_tokens
+    vector = client.models.embed_content(model="e", contents=SAID).embeddings[0].values
+    listed = [one.name for one in client.models.list()]
+    end = whole.candidates[0].finish_reason
+    return text, [whole.text, end, turns, tokens, vector, f"models/{model}" in listed]
+
+
 CLIENTS = {
+    "google": google,
     "openai-completions": completions,
     "openai-embeddings": embeddings,
     "openai-chat": chat,

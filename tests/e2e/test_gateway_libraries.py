@@ -84,6 +84,35 @@ async def test_embeddings_and_older_completions_are_answered_by_the_next_backend
         assert [name for name, _ in g.sent] == ["one", "two", "two"]
 
 
+async def test_the_library_of_google_is_answered_by_the_next_backend(tmp_path: Path) -> None:
+    limited = as_json({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}, 429)
+
+    def piece(text: str, **more: str) -> dict[str, Any]:
+        content = {"role": "model", "parts": [{"text": text}]}
+        return {"candidates": [{"content": content, "index": 0, **more}]}
+
+    whole = piece("pong", finishReason="STOP")
+    pieces = piece("po"), piece("ng", finishReason="STOP")
+    stream = as_events(*(b"data: %b\r\n\r\n" % json.dumps(one).encode() for one in pieces))
+    answers = {
+        "streamGenerateContent?alt=sse": stream,
+        "generateContent": as_json(whole),
+        "countTokens": as_json({"totalTokens": 3}),
+        "batchEmbedContents": as_json({"embeddings": [{"values": [0.5, -0.25]}]}),
+    }
+
+    def answer(request: HttpRequest) -> Told:
+        return answers[request.url.rpartition(":")[2]]
+
+    options = {"embeddings": ("e",)}
+    backends = [told_backend(name, "google-http", options=options) for name in ("one", "two")]
+    async with gateway(tmp_path, *backends, answers={"one": lambda _: limited, "two": answer}) as g:
+        found = await printed("google", str(g.client.base_url).rstrip("/"), "token")
+        end = ["pong", "STOP", ["pong", "pong"], 3, [0.5, -0.25], True]
+        assert found == {"text": "pong", "end": end}
+        assert [name for name, _ in g.sent] == ["one", *["two"] * 6]
+
+
 THIRD = """
 [backends.three]
 kind = "{kind}"

@@ -592,7 +592,7 @@ class GatewayFront:
         if "upgrade" in dict(request.headers) and request.path == "/v1/responses":
             # Codex then asks over HTTP at once, without its five tries.
             raise Refusal(426, "this endpoint speaks HTTP only", "upgrade")
-        listing = routes.listed_model(request.path)
+        listing = routes.listed_model(request)
         if listing is None:
             raise routes.nothing_at(request.path, request.port)
         is_google, named = listing

@@ -114,13 +114,17 @@ def nothing_at(path: str, port: int | None) -> Refusal:
     return Refusal(404, text, "not_found")
 
 
-def listed_model(path: str) -> tuple[bool, str] | None:
+def listed_model(request: HeadIn) -> tuple[bool, str] | None:
     """
     Return whether a list of models is asked for in Google's form, and the one that is named; empty:
     all are. None: the path is of another kind.
     """
-    found = _MODELS.fullmatch(path)
-    return None if found is None else (found[1] != "v1", unquote(found[2] or ""))
+    found = _MODELS.fullmatch(request.path)
+    if found is None:
+        return None
+    # Google's own library asks at the path that the list has in OpenAI's and Anthropic's APIs.
+    is_google = found[1] != "v1" or any(name.startswith("x-goog-") for name, _ in request.headers)
+    return is_google, unquote(found[2] or "")
 
 
 def listed_for(query: str) -> frozenset[ApiMode]:
