@@ -711,6 +711,13 @@ def test_one_of_an_earlier_boot_is_not_started_again() -> None:
     assert order.rebooted
 
 
+def test_one_whose_boot_is_not_known_any_more_may_run_still() -> None:
+    play = resume(Playbook(AB).when(delegate("d1", backend="a", boot="x")), "d1", boot="")
+    (order,) = taken_up(play)
+    assert not order.rebooted
+    assert play.delegation("d1").boot == "x"
+
+
 def test_what_waited_over_a_boot_goes_on_in_the_new_one() -> None:
     play = Playbook(AB).when(delegate("d1", backend="a", mode="batch", boot="x"))
     play.when(failed("d1.1", fail(Reason.RATE_LIMIT, wait_s=30)))

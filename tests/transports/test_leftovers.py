@@ -25,6 +25,7 @@ from fallbackd.core.protocol import NotStarted, ProcessExit
 from fallbackd.transports.process import leftovers
 from fallbackd.transports.process.leftovers import end_leftover
 from fallbackd.transports.process.recording import read_exit
+from fallbackd.transports.process.runner import tree
 from fallbackd.transports.process.running import RunnerLimits, RunningProcess
 from fallbackd.transports.process.transport import ProcessTransport
 from fallbackd.transports.systemd_jobs import is_restart, is_restarted, unit_of
@@ -228,6 +229,20 @@ async def test_a_record_of_another_boot_is_no_process_of_this_one(tmp_path: Path
         assert await collect(running) == []
         assert isinstance(running.exit, ProcessExit)
         assert running.exit.rebooted
+
+
+async def test_what_ran_is_ended_where_the_kernel_no_longer_tells_its_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = await left_behind(tmp_path)
+    pid = await read_pid(tmp_path / "pid")
+    monkeypatch.setattr(tree, "boot_id", lambda: "")  # /proc/sys is hidden from this daemon
+    async with transport() as by:
+        running = await taken_up(by, directory)
+        await collect(running)
+        assert isinstance(running.exit, ProcessExit)
+        assert not running.exit.rebooted
+    assert not is_alive(pid)
 
 
 @pytest.mark.root

@@ -97,11 +97,11 @@ def resumed(case: Case, event: Resumed) -> None:
         return
     if delegation.question is not None:
         case.effects.append(AskPerson(delegation=delegation.delegation))  # it is open still
-    rebooted = bool(delegation.boot) and delegation.boot != event.boot
+    rebooted = bool(delegation.boot and event.boot) and delegation.boot != event.boot
     if rebooted or not delegation.cwd_ids:  # devices have other numbers after a boot
         case.update(cwd_ids=event.cwd_ids)
     if running is None:
-        case.update(boot=event.boot)
+        case.update(boot=event.boot or delegation.boot)
         advance(case, event="daemon started")
         _mind_deadline(case, delegation)
         return

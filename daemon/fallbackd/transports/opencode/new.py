@@ -309,7 +309,7 @@ class TakenUpPrompt(RunningPrompt):
 
     async def _without_server(self, record: PromptRecord) -> Exit:
         of, at = record.identity, self._clock.now()
-        if of is not None and of.boot_id != tree.boot_id():
+        if of is not None and tree.is_other_boot(of.boot_id):
             note = "the machine was restarted; how it ended is unknown"
             return ProcessExit(at=at, note=note, rebooted=True)
         is_proven = False

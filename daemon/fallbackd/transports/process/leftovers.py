@@ -288,7 +288,7 @@ async def _end(
         may_be_claimed, is_claimed = True, False
     if found is not None and found.by == "daemon":
         return None, ()
-    if found is not None and found.boot_id != tree.boot_id():
+    if found is not None and tree.is_other_boot(found.boot_id):
         return ProcessExit(note=REBOOTED, rebooted=True), ()
     family = _family(directory, found)
     if not may_be_claimed and not find_members(family):

@@ -136,3 +136,14 @@ def boot_id() -> str:
             return file.read().strip()
     except FileNotFoundError:
         return ""
+
+
+def is_other_boot(boot: str) -> bool:
+    """
+    Return whether a recorded boot is known to be another one than this: what ran then runs no more.
+
+    Raises:
+        OSError: As `boot_id`.
+    """
+    now = boot_id()
+    return bool(boot and now) and boot != now
