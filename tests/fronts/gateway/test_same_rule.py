@@ -149,13 +149,19 @@ def refusals(draw: st.DrawFn, mode: ApiMode) -> Reply:
     return Reply(body.encode(), is_stream=False, status=status, headers=headers)
 
 
-def replies(mode: ApiMode) -> st.SearchStrategy[Reply]:
+@st.composite
+def replies(draw: st.DrawFn, mode: ApiMode) -> Reply:
     missing = st.sampled_from((0, 0, 0, 9))
-    return st.one_of(
-        st.builds(Reply, streams(mode), is_stream=st.just(True), missing=missing),
-        st.builds(Reply, bodies(mode), is_stream=st.booleans(), missing=missing),
-        refusals(mode),
+    made = draw(
+        st.one_of(
+            st.builds(Reply, streams(mode), is_stream=st.just(True), missing=missing),
+            st.builds(Reply, bodies(mode), is_stream=st.booleans(), missing=missing),
+            refusals(mode),
+        )
     )
+    framing = draw(st.sampled_from(("length", "length", "chunks", "trailers", "close")))
+    is_packed = draw(st.sampled_from((False, False, True)))
+    return structs.replace(made, framing=framing, is_packed=is_packed)
 
 
 OF_THE_CALLER = frozenset({"http-output-limit", "http-filtered", "http-unfinished"})

@@ -1,12 +1,13 @@
 """The same bytes of a provider mean the same for a delegation and for a caller of the gateway."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec import Struct, structs
@@ -86,6 +87,42 @@ class Reply(Struct):
     """Bytes that its head promises and that never come."""
     status: int = 200
     headers: Mapping[str, str] = MappingProxyType({})
+    is_packed: bool = False
+    """Compressed, though it was not asked for."""
+    framing: Literal["length", "chunks", "trailers", "close"] = "length"
+    """How its end is known: `trailers` stand behind the last chunk."""
+
+    @property
+    def is_chunked(self) -> bool:
+        return self.framing in ("chunks", "trailers")
+
+    def sent(self) -> bytes:
+        """Body as it leaves."""
+        body = gzip.compress(self.body, mtime=0) if self.is_packed else self.body
+        if not self.is_chunked:
+            return body
+        half = len(body) // 2
+        chunks = [b"%x\r\n%b\r\n" % (len(one), one) for one in (body[:half], body[half:]) if one]
+        end = b"" if self.missing else b"0\r\n" + TRAILERS * (self.framing == "trailers") + b"\r\n"
+        return b"".join(chunks) + end
+
+    def head(self, sent: bytes) -> str:
+        kind = "text/event-stream" if self.is_stream else "application/json"
+        fields = {"content-type": kind, "connection": "close", **self.headers}
+        if self.is_packed:
+            fields["content-encoding"] = "gzip"
+        if self.framing == "trailers":
+            fields["trailer"] = "retry-after, content-encoding"
+        if self.is_chunked:
+            fields["transfer-encoding"] = "chunked"
+        elif self.framing == "length":
+            fields["content-length"] = str(len(sent) + self.missing)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        return f"HTTP/1.1 {self.status} X\r\n{lines}\r\n"
+
+
+TRAILERS = b"retry-after: 86400\r\ncontent-encoding: br\r\ncontent-length: 3\r\nx-end: 1\r\n"
+"""Nothing behind a body says anything about it."""
 
 
 @asynccontextmanager
@@ -96,14 +133,8 @@ async def provider(replies: list[Reply]) -> AsyncIterator[str]:
         asked = (await reader.readuntil(b"\r\n\r\n")).lower()
         length = asked.partition(b"content-length:")[2].split(b"\r\n")[0]
         await reader.readexactly(int(length or 0))
-        reply = replies[-1]
-        kind = b"text/event-stream" if reply.is_stream else b"application/json"
-        size = len(reply.body) + reply.missing
-        head = b"HTTP/1.1 %d X\r\ncontent-type: %s\r\nconnection: close\r\n"
-        writer.write(head % (reply.status, kind))
-        for name, value in reply.headers.items():
-            writer.write(f"{name}: {value}\r\n".encode())
-        writer.write(b"content-length: %d\r\n\r\n%s" % (size, reply.body))
+        sent = replies[-1].sent()
+        writer.write(replies[-1].head(sent).encode() + sent)
         await writer.drain()
         writer.close()
 
