@@ -283,6 +283,37 @@ def test_an_end_that_is_no_end_is_an_error(word: str) -> None:
     assert between("messages").whole(body, at=5) == body
 
 
+def test_an_answer_of_too_many_parts_ends_with_an_error_in_both_apis() -> None:
+    def chat(number: int) -> dict[str, Any]:
+        call = {"index": number, "id": f"c{number}", "function": {"name": "f", "arguments": "{}"}}
+        return {"choices": [{"delta": {"tool_calls": [call]}}]}
+
+    def messages(number: int) -> dict[str, Any]:
+        block = {"type": "tool_use", "id": f"c{number}", "name": "f", "input": {}}
+        return {"type": "content_block_start", "index": number, "content_block": block}
+
+    for asked, piece in ("messages", chat), ("chat_completions", messages):
+        reader = between(asked).stream(at=5)
+        said = b"".join(reader.feed(sse(piece(number))) for number in range(1_001))
+        assert b"more than 1000 parts" in said
+        assert reader.is_over
+        assert reader.feed(sse(piece(1_001))) == b""
+
+
+def test_calls_that_wait_for_the_one_before_them_have_a_bound() -> None:
+    reader = between("messages").stream(at=5)
+    text = "x" * 1_000_000
+
+    def piece(index: int, arguments: str) -> bytes:
+        call = {"index": index, "function": {"name": "f", "arguments": arguments}}
+        return reader.feed(sse({"choices": [{"delta": {"tool_calls": [call]}}]}))
+
+    piece(0, "{")
+    said = [piece(1, text) for _ in range(40)]
+    assert reader.is_over
+    assert b"too large" in b"".join(said)
+
+
 def test_an_error_is_told_in_the_callers_words() -> None:
     body = json.dumps({"error": {"message": "slow down", "code": "rate_limit_exceeded"}}).encode()
     made = json.loads(between("messages").error(body, status=429))

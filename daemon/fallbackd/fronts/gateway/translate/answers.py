@@ -183,6 +183,8 @@ class ChatStream(StreamTranslator):
         match block.get("type"):
             case "text" if text := words(block.get("text")):
                 return self._chunk({"content": text})
+            case "tool_use" if len(self._calls) >= tables.MAX_PARTS:
+                return self.fail(tables.TOO_MUCH)
             case "tool_use":
                 number = self._calls.setdefault(_key(index), len(self._calls))
                 self._unsaid[_key(index)] = fields(block.get("input"))
@@ -269,6 +271,8 @@ class MessagesStream(StreamTranslator):
         self._blocks: list[_Block] = []
         self._at = 0
         """Index of the block that is being written; those before are closed."""
+        self._kept_chars = 0
+        """Characters of calls that had to wait for the one before them."""
         self._used: dict[str, Any] = {}
         self._finish = ""
         self._is_refused = False
@@ -282,6 +286,9 @@ class MessagesStream(StreamTranslator):
         delta = fields(choice.get("delta")) or fields(choice.get("message"))
         head = b"" if self._has_begun else self._begin(event)
         said = b"".join(self._pieces(delta))
+        is_long = self._kept_chars > tables.MAX_EVENT_BYTES
+        if is_long or len(self._blocks) > tables.MAX_PARTS:
+            return head + said + self.fail(tables.TOO_MUCH)
         if not said and _says(delta):
             said = self._sign_of_life()
         if finish := words(choice.get("finish_reason")):
@@ -343,7 +350,10 @@ class MessagesStream(StreamTranslator):
 
     def _write(self, block: _Block, text: str) -> bytes:
         block.unsaid += text
-        return self._flush(block) if block is self._blocks[self._at] else b""
+        if block is self._blocks[self._at]:
+            return self._flush(block)
+        self._kept_chars += len(text)
+        return b""
 
     def _flush(self, block: _Block, *, at_end: bool = False) -> bytes:
         """Write what is known of the block in front: its head, as soon as the call has a name."""

@@ -154,8 +154,12 @@ def chat_error(value: object) -> dict[str, Any]:
 # breaks off before is broken off here too, and who reads it sees no end.
 
 MAX_EVENT_BYTES = 32 * 1024 * 1024
+MAX_PARTS = 1000
+"""Texts and calls of one answer: what is known of each is kept to its end."""
 _DAMAGED = "the answer is damaged: an event of its stream cannot be read"
 DAMAGED = {"error": {"type": "api_error", "message": _DAMAGED}}
+_TOO_MUCH = f"the answer has more than {MAX_PARTS} parts, or calls too large to be put in order"
+TOO_MUCH = {"error": {"type": "api_error", "message": _TOO_MUCH}}
 BROKEN_OFF = {"error": {"type": "api_error", "message": "the provider broke off its answer"}}
 
 
