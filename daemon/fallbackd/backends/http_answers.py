@@ -237,7 +237,7 @@ MAX_ERROR_BYTES = 256 * 1024
 MAX_SAID_CHARS = 4000
 MAX_REFUSAL_CHARS = 500
 MAX_PARTS = 1000
-"""Parts of one answer (items of its output, choices) that are told apart; the rest count as one."""
+"""Parts of one answer (items, choices) with a record of their own; the rest share one."""
 
 RULES = (
     Rule("http-cut-off", Reason.NETWORK, codes=("truncated_response", "answer_in_background")),
@@ -334,8 +334,8 @@ class HttpParser:
 
     def forget(self) -> None:
         """
-        Keep of what was written as much as a judgement needs: an answer that goes on to a caller
-        piece by piece may be endless.
+        Keep of what was written as much as a judgement needs: an answer that is passed on piece by
+        piece may be endless.
         """
         self.texts = [one.strip()[:1] for one in self.texts if one.strip()][:1]
         refusal = "".join(self.refusals)[:MAX_REFUSAL_CHARS]
