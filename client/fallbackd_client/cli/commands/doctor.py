@@ -31,6 +31,7 @@ from fallbackd_client.cli.doctor.programs import (
     look_at_opencode,
     look_at_programs,
     look_at_toolchains,
+    presumed_environ,
     programs_of,
 )
 from fallbackd_client.cli.output import Style, UsageError, note, one_line, show, style_of, wrapped
@@ -161,7 +162,7 @@ def examine(machine: Machine, client: Client) -> tuple[list[Finding], set[str]]:
         environ = machine.environ_of(pid) if isinstance(pid, int) else {}
         path = (answer.get("daemon") or {}).get("path")
         if not environ and isinstance(path, str):  # other processes may not look into its memory
-            environ = {**machine.environ, "PATH": path}
+            environ = {**presumed_environ(machine, programs, answer.get("health")), "PATH": path}
         is_service = pid is not None and pid == service.pid
         found += look_at_toolchains(machine, answer, environ, is_service=is_service)
         found += look_at_ways(machine, answer)

@@ -177,6 +177,26 @@ def _not_logged_in(
     return Finding("programs", WARNING, what, fix)
 
 
+def presumed_environ(
+    machine: Machine, programs: Sequence[Program], health: object
+) -> dict[str, str]:
+    """
+    Return the environment of a daemon whose own cannot be seen: that of this shell, without the
+    logins of programs that are logged out for the daemon.
+    """
+    known = health if isinstance(health, dict) else {}
+    lacking = {
+        name
+        for one in programs
+        if isinstance(entry := known.get(one.name), dict) and entry.get("reason") in _LOGGED_OUT
+        for name in one.variables
+    }
+    return {name: value for name, value in machine.environ.items() if name not in lacking}
+
+
+_LOGGED_OUT = ("auth", "not_configured")
+
+
 def variable_of_shell(machine: Machine, program: Program) -> str | None:
     """A variable of this shell by which the program logs in, and by no file."""
     files = (program.place(file, machine.home, machine.environ) for file in program.files)

@@ -11,6 +11,7 @@ from fallbackd_client.cli.doctor.programs import (
     give_variable,
     look_at_env_file,
     look_at_programs,
+    presumed_environ,
 )
 
 
@@ -122,6 +123,19 @@ def test_a_key_of_the_shell_that_the_daemon_lacks_is_named_with_the_way_to_its_f
     assert env_file.stat().st_mode & 0o777 == 0o600
     by_hand = told(look_at_programs(home.machine(), PROGRAMS, path, is_service=False))
     assert [one[2] for one in by_hand if "claude" in one[1]] == ["fallbackd-client service restart"]
+
+
+def test_a_key_that_the_daemon_lacks_is_named_where_its_environment_cannot_be_seen(
+    tmp_path: Path,
+) -> None:
+    home = Home(tmp_path)
+    install(home.bin, "claude")
+    home.environ["ANTHROPIC_API_KEY"] = "sk-secret"
+    for reason, is_named in ("auth", True), ("rate_limit", False), (None, False):
+        health = {"claude": {"reason": reason}}
+        environ = presumed_environ(home.machine(), PROGRAMS, health) | {"PATH": str(home.bin)}
+        found = told(look_at_programs(home.machine(), PROGRAMS, environ, is_service=True))
+        assert any("ANTHROPIC_API_KEY is set in" in one[1] for one in found) is is_named
 
 
 def test_a_login_by_file_goes_before_a_key_of_the_shell(tmp_path: Path) -> None:
