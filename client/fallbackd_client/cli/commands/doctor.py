@@ -160,10 +160,11 @@ def examine(machine: Machine, client: Client) -> tuple[list[Finding], set[str]]:
         programs = programs_of(answer.get("programs"))
         pid = (answer.get("daemon") or {}).get("pid")
         environ = machine.environ_of(pid) if isinstance(pid, int) else {}
+        is_service = pid is not None and pid == service.pid
+        found += look_at_env_file(machine, environ, is_service=is_service)
         path = (answer.get("daemon") or {}).get("path")
         if not environ and isinstance(path, str):  # other processes may not look into its memory
             environ = {**presumed_environ(machine, programs, answer.get("health")), "PATH": path}
-        is_service = pid is not None and pid == service.pid
         found += look_at_toolchains(machine, answer, environ, is_service=is_service)
         found += look_at_ways(machine, answer)
     else:
@@ -180,7 +181,6 @@ def examine(machine: Machine, client: Client) -> tuple[list[Finding], set[str]]:
         unseen.add("gateway")
     found += gateway or []
     found += look_at_programs(machine, programs, environ, is_service=is_service)
-    found += look_at_env_file(machine, environ, is_service=is_service and is_running)
     found += look_at_opencode(machine) + look_at_mcp(machine)
     found.sort(key=lambda one: (_RANKS[one.level], CHECKS.index(one.check)))
     return found, unseen

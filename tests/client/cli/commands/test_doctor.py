@@ -45,6 +45,20 @@ def test_a_machine_that_is_well_ends_in_0(run_cli: RunCli) -> None:
     assert set(found["checked"]) >= {"daemon", "service", "socket", "state", "programs"}
 
 
+def test_nothing_is_said_of_the_environment_of_a_service_that_cannot_be_seen(
+    tmp_path: Path, home: Path, run_cli: RunCli
+) -> None:
+    pid = STATUS["daemon"]["pid"]
+    program(tmp_path / "bin", "systemctl", f"echo Id=fallbackd.service; echo MainPID={pid}")
+    env_file = home / ".config" / "fallbackd" / "env"
+    env_file.parent.mkdir(parents=True)
+    env_file.write_text("OF_THE_SERVICE=x\n")
+    daemon = {**STATUS["daemon"], "path": str(tmp_path / "bin")}
+    ran = run_cli(["doctor", "--json"], {"status": {**STATUS, "daemon": daemon}})
+    said = [one["what"] for one in json.loads(ran.out)["findings"]]
+    assert not [one for one in said if "has changed since" in one]
+
+
 def test_without_a_daemon_it_says_how_to_start_one_and_ends_in_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
