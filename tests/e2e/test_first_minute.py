@@ -3,6 +3,7 @@
 import os
 import pty
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,9 @@ pytestmark = pytest.mark.root
 
 ACCOUNT = 4343
 """The user id of an account that has no name and nothing in its home."""
+
+
+AS_ACCOUNT = ("setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups")
 
 
 class Account:
@@ -42,7 +46,7 @@ class Account:
         stdin: int = subprocess.DEVNULL,
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups", *words],
+            [*AS_ACCOUNT, *words],
             env={**self.environ, **(env or {})},
             cwd=self.home / "work",
             stdin=stdin,
@@ -157,6 +161,87 @@ def test_setup_offers_entries_in_open_agents_and_takes_all_of_it_back(account: A
     assert "kept: ~/.local/state/fallbackd" in undone.stdout
     assert account.client("ping").returncode != 0
     assert "Nothing of setup is left." in account.client("setup", "--undo", "--yes").stdout
+
+
+def interrupted_at(account: Account, question: int) -> tuple[int, str]:
+    """Answer the questions of setup with yes, and interrupt it at one of them."""
+    ours, theirs = pty.openpty()
+    client = str(account.home / "venv/bin/fallbackd-client")
+    process = subprocess.Popen(
+        [*AS_ACCOUNT, client, "setup", "--no-service"],
+        env=account.environ,
+        cwd=account.home / "work",
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+    )
+    os.close(theirs)
+    shown, answered = "", 0
+    try:
+        while data := os.read(ours, 65_536):
+            shown += data.decode()
+            while answered < shown.count("/n] ") + shown.count("/N] "):
+                answered += 1
+                if answered == question:
+                    process.send_signal(signal.SIGINT)
+                else:
+                    os.write(ours, b"y\n")
+    except OSError:  # its end is closed
+        pass
+    finally:
+        os.close(ours)
+    return process.wait(timeout=HANG_S), shown
+
+
+def test_setup_may_be_interrupted_at_each_question_and_taken_back(account: Account) -> None:
+    before = settings_of(account)
+    for question in range(1, 20):
+        code, shown = interrupted_at(account, question)
+        assert "Traceback" not in shown
+        if code == 0:
+            break
+        assert (code, shown.endswith("interrupted\r\n")) == (130, True), shown
+        undone = account.client("setup", "--undo", "--yes")
+        assert undone.returncode == 0, undone.stdout + undone.stderr
+        assert settings_of(account) == before, f"after question {question}"
+    assert (code, question) == (0, 7), shown
+
+
+def test_a_home_that_cannot_be_written_is_one_sentence(account: Account) -> None:
+    os.chown(account.home, 0, 0)
+    account.home.chmod(0o755)
+    done = account.client("setup", "--yes", "--no-service")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    said = f"stopped: cannot write {account.home}/.config/fallbackd/config.toml: Permission denied"
+    assert said in done.stderr
+    asked = account.client("delegate", "--start", "hi")
+    assert asked.returncode != 0
+    assert "Traceback" not in asked.stderr
+    assert "Permission denied" in asked.stderr, asked.stderr
+
+
+def test_a_home_on_another_file_system_is_set_up_and_taken_back(account: Account) -> None:
+    """Its `.config` is a link to a third one, as with dotfiles that are kept elsewhere."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="fbd-home-") as place:
+        home = Path(place)
+        assert home.stat().st_dev != account.home.stat().st_dev
+        (account.home / "dotfiles").mkdir()
+        (home / ".config").symlink_to(account.home / "dotfiles")
+        account.own()
+        os.chown(home, ACCOUNT, ACCOUNT)
+        account.environ["HOME"] = place
+        done = account.client("setup", "--yes", "--no-service")
+        try:
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "claude answered: fallbackd is ready." in done.stdout
+            assert account.agree("setup", "--no-delegate", "--no-service").returncode == 0
+            undone = account.client("setup", "--undo", "--yes")
+            assert undone.returncode == 0, undone.stdout + undone.stderr
+            left = [one for one in (account.home / "dotfiles").rglob("*") if one.is_file()]
+            assert left == []
+        finally:
+            account.client("service", "stop")
 
 
 def test_a_first_prompt_starts_the_daemon_where_it_is_asked_to(account: Account) -> None:

@@ -7,6 +7,7 @@ Standard library only, and only the module of the chosen command: `status` has t
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
 import os
 import sys
@@ -77,10 +78,23 @@ def _leave_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+_PLAIN = {"…": ".", "·": "-", "–": "-", "→": ">"}
+"""For a terminal that lacks them; of the same width, so that columns stay in line."""
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    shown = (_PLAIN.get(one) or one.encode("ascii", "backslashreplace").decode() for one in lacking)
+    return "".join(shown), error.end
+
+
 def _bear_any_character() -> None:
+    codecs.register_error("plain", _replaced)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # not where a test or a caller has replaced it
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="plain")
 
 
 def _complete_id(args: argparse.Namespace, client: Client) -> None:
