@@ -152,6 +152,7 @@ def test_setup_offers_entries_in_open_agents_and_takes_all_of_it_back(account: A
         assert f"undone by: fallbackd-client mcp install --undo {agent}" in done.stdout
     assert account.client("hooks", "status").stdout.count(": installed") == 2
     assert b"fallbackd" in settings_of(account)[".codex/config.toml"]
+    assert 'shell = "confined"' in account.client("config", "show").stdout
     again = account.agree("setup", "--no-delegate", "--no-service")
     assert "undone by" not in again.stdout
 
@@ -205,7 +206,7 @@ def test_setup_may_be_interrupted_at_each_question_and_taken_back(account: Accou
         undone = account.client("setup", "--undo", "--yes")
         assert undone.returncode == 0, undone.stdout + undone.stderr
         assert settings_of(account) == before, f"after question {question}"
-    assert (code, question) == (0, 7), shown
+    assert (code, question) == (0, 8), shown
 
 
 def test_a_home_that_cannot_be_written_is_one_sentence(account: Account) -> None:

@@ -33,6 +33,7 @@ from fallbackd_client.cli.share import (
     VOICE_MODULE,
     shared,
 )
+from fallbackd_client.errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from fallbackd_client.cli.output import Style
     from fallbackd_client.cli.setup.changes import Change
     from fallbackd_client.client import Client
+    from fallbackd_client.settings.editing import Part
 
 PROMPT = "Reply with the single word: ready"
 _DEADLINE_S = 180.0
@@ -111,6 +113,7 @@ def _set_up(args: argparse.Namespace, client: Client, asking: Asking) -> int:
         _offer_lingering(machine, asking)
         print(how_to(machine), flush=True)
     _offer_entries(args, machine, programs, asking)
+    _offer_shell(args, machine, client, asking)
     if not installed(machine, programs):
         note("no agent is installed yet; install one, then run: fallbackd-client setup")
         return exits.CONFIG
@@ -141,6 +144,55 @@ def _offer_entries(
                 _run(args, command, "install", agent, "--yes")
 
 
+def _shell_part(machine: Machine) -> Part:
+    from fallbackd_client.settings.toml_block import block_part
+
+    lines = '[defaults]\nshell = "confined"'
+    table, label = ("defaults",), "fallbackd shell"
+    return block_part(machine.config, lines, table=table, label=label, stands_alone=True)
+
+
+def _offer_shell(
+    args: argparse.Namespace, machine: Machine, client: Client, asking: Asking
+) -> None:
+    """Ask whether agents may run the commands of toolchains, where the kernel confines them."""
+    from fallbackd_client.settings.jsonc import Unreadable
+    from fallbackd_client.settings.toml_block import parse
+
+    if asking.yes:
+        return
+    try:
+        if "defaults" in parse(machine.read(machine.config) or ""):  # of a person
+            return
+        daemon = client.call("status", {}).get("daemon") or {}
+    except (Unreadable, ClientError):
+        return
+    if daemon.get("confinement") != "on":
+        return
+    print("  undone by: fallbackd-client setup --undo", flush=True)
+    question = (
+        "Let agents run commands (builds, tests) without asking, since the kernel confines them to"
+        " their\ndirectory? Pushing and publishing stay refused."
+    )
+    if asking.agree(question, default=False):
+        _write_shell(machine, undo=False)
+
+
+def _write_shell(machine: Machine, *, undo: bool) -> None:
+    from fallbackd_client.settings.editing import edits, write_all
+    from fallbackd_client.settings.jsonc import Unreadable
+
+    try:
+        found = edits([_shell_part(machine)], undo=undo)
+        write_all(found)
+    except (Unreadable, OSError) as error:
+        note(f"{error}; change it with: fallbackd-client config edit")
+        return
+    if found:
+        what = "take shell out of" if undo else "set shell in"
+        print(f"done  {what} {short(machine, machine.config)}", flush=True)
+
+
 def _run(args: argparse.Namespace, *words: str) -> int:
     """Another command of this program, at the same socket."""
     from fallbackd_client.cli.main import main
@@ -152,6 +204,8 @@ def _undo(args: argparse.Namespace, client: Client, asking: Asking) -> int:
     machine = Machine(socket=args.socket)
     if (code := _take_out(args, machine, asking)) != exits.OK:
         return code
+    if not asking.dry_run:
+        _write_shell(machine, undo=True)
     service, _ = ask_manager(machine)
     changes = units.uninstall_changes(machine, service)
     pid = None if service.is_installed else units.daemon_pid(client)
