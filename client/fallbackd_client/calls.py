@@ -176,7 +176,7 @@ def read_message(line: bytes, path: str) -> dict[str, Json]:
     One line from the daemon.
 
     Raises:
-        NoDaemon: With cause bad_reply: it is no JSON-RPC.
+        NoDaemon: With cause bad_reply: it is not JSON-RPC.
     """
     try:
         message = json.loads(line)

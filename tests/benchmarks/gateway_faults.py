@@ -31,7 +31,7 @@ WHAT = {
     "S07": "first word after 20 s",
     "S08": "cut after 40 of 60 words",
     "S09": "silent after 20 words",
-    "S10": "one event is no JSON",
+    "S10": "one event is not JSON",
     "S11": "no [DONE] at the end",
     "S12": "context too long",
     "S13": "refused by a content filter",

@@ -180,8 +180,8 @@ CASES: list[tuple[str, list[str]]] = [
             "backends.api.rename.user: what a caller asks for is not changed; it is left out.",
             "backends.api.default.n: what a caller asks for is not changed; it is left out.",
             "backends.api.default.store: what a caller asks for is not changed; it is left out.",
-            "backends.api.default.seed: nan is no JSON; it is left out.",
-            "backends.api.default.day: 2026-01-01 is no JSON; it is left out.",
+            "backends.api.default.seed: nan is not JSON; it is left out.",
+            "backends.api.default.day: 2026-01-01 is not JSON; it is left out.",
         ],
     ),
     (

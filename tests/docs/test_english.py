@@ -23,6 +23,9 @@ SENTENCES = re.compile(
     r"the time that the caller gave|of a family that must not|who would judge his own|"
     r"delegation its one answer, |what a resolution comes to|stopped and \*?proven\*? gone|"
     r"how much patience is shown|well: configuration|no web server|a word about why|"
+    r"started anew|by its own date|no time at all|takes the conversation over as its own|"
+    r"as its own past|have agents that you have open|it shares what failed|say what is to be done|"
+    r"is no (tier|category|kind|socket|JSON|YAML|HTTP API|address of|number of|name (in|for|of))|"
     r"nobody to delegate to|the daemon's PATH is not yours|ends with the last login of",
     re.I,
 )

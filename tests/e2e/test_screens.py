@@ -123,7 +123,15 @@ def records(at: float) -> dict[str, Any]:
         {"backend": "gemini", "verdict": "not_installed"},
     ]
     whole = {**ended, "attempts": attempts, "hops": [hop], "candidates": candidates}
+    window = {"unit": "percent", "used_percent": 63.0, "fresh": True, "age_s": 12.0}
+    limits = [
+        {**window, "window_s": 18000.0, "resets_at": at + two_hours, "source": "event"},
+        {**window, "window_s": 604800.0, "used_percent": 41.0, "source": "event"},
+    ]
+    session = {"last_active_at": at - two_hours, "original": "codex", "current": "claude"}
     return {
+        "plan": {"claude": {"state": "healthy", "limits": limits}},
+        "sessions": [{"session": "parser", **session}],
         "running": running,
         "active": [running, blocked],
         "ended": [ended, failed],
@@ -167,6 +175,10 @@ class Scripted:
                 case "delegation.list":
                     lines = found["ended"] if params.get("ended") else found["active"]
                     peer.answer(request, {"lines": lines[: params.get("limit", 100)]})
+                case "health":
+                    peer.answer(request, {"health": {**found["status"]["health"], **found["plan"]}})
+                case "session.list":
+                    peer.answer(request, {"sessions": found["sessions"]})
                 case "exchange.list":
                     peer.answer(request, {"exchanges": [], "known": 0})
                 case "delegate":
@@ -226,6 +238,7 @@ def shown(
 def compared(name: str, width: int, screen: str) -> None:
     text = screen.split(DONE)[0]
     text = re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", text)
+    text = re.sub(r"\d\d:\d\d:…", "HH:MM:…", text)
     text = re.sub(r"\d{4}-\d\d-\d\d", "YYYY-MM-DD", text)
     text = "\n".join(line.rstrip() for line in text.splitlines()).rstrip() + "\n"
     path = SCREENS / f"{name}-{width}.txt"
@@ -242,6 +255,9 @@ def compared(name: str, width: int, screen: str) -> None:
         ("list", ("list",)),
         ("explain", ("explain", "d19a01c2d3e4f5061728")),
         ("show", ("show", "d19a01c2d3e4f5061728")),
+        ("health", ("health",)),
+        ("limits", ("limits",)),
+        ("sessions", ("sessions",)),
     ],
 )
 async def test_a_screen_is_the_one_that_was_read(

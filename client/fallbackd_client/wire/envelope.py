@@ -141,7 +141,7 @@ class Method(Generic[P, R]):
 
         Raises:
             msgspec.ValidationError: With the path of the field (`$.timeout_s`).
-            msgspec.DecodeError: Where the text is no JSON.
+            msgspec.DecodeError: Where the text is not JSON.
         """
         text = Raw(b"{}") if raw is UNSET or _is_null(raw) else raw
         return msgspec.json.decode(text, type=self.params)

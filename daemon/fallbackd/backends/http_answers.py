@@ -352,7 +352,7 @@ class HttpParser:
         raise NotImplementedError
 
     def read_plain(self, text: str) -> None:
-        """Read a whole answer that is no JSON; there is no such API but the oldest."""
+        """Read a whole answer that is not JSON; only the oldest API has such."""
 
     # What they share.
 

@@ -155,7 +155,7 @@ class CliParser:
         raise NotImplementedError
 
     def read_text(self, stream: StreamName, line: str, at: float) -> list[Observation]:
-        """Read a line that is no JSON object."""
+        """Read a line that is not a JSON object."""
         return []
 
     def reply(self, exit: ProcessExit) -> Reply | None:

@@ -234,7 +234,7 @@ class Unreadable(ValueError):
 def read_body(body: bytes) -> AskedBody:
     """
     Raises:
-        Unreadable: It is no JSON object, or they are of another type.
+        Unreadable: It is not a JSON object, or they are of another type.
     """
     try:
         found: AskedBody = foreign_json.decode(body, AskedBody)

@@ -365,7 +365,7 @@ def _as_one(evidence: Evidence, found: list[Said]) -> tuple[Said, ...]:
     """An evidence with fields of its own is one statement, however its parts are wrapped."""
     text = evidence.text
     # What was cut out of events comes as plain text: a vendor's statement, not its log. What
-    # was cut off in the middle is no JSON any more and counts by its words.
+    # was cut off in the middle is not JSON any more and counts by its words.
     is_plain = (not found and not is_json(text)) or text[:1] not in ("{", "[")
     if not (found or _is_error(evidence, is_plain=is_plain)):
         return ()

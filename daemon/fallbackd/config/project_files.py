@@ -71,7 +71,7 @@ def parse(text: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f"line {mark.line + 1}: "
-        raise NotPlain(f"{where}is no YAML") from None
+        raise NotPlain(f"{where}is not YAML") from None
     except (RecursionError, ValueError) as error:
         raise NotPlain("is not readable YAML") from error
 

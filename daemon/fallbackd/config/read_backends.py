@@ -227,7 +227,7 @@ def _check_parameters(given: dict[str, Any], path: str, say: Say) -> None:
         if name in _ASKED or other in _ASKED | _ACTING or (name == "store" and value is True):
             refuse(key, name, "what a caller asks for is not changed")
         elif not _is_json(value):
-            refuse(key, name, f"{show(value)} is no JSON")
+            refuse(key, name, f"{show(value)} is not JSON")
         else:
             return True
         return False

@@ -300,8 +300,8 @@ class NotStarted(Struct, frozen=True, kw_only=True, tag="not_started"):
     """
     The operating system refused: `error` is its symbolic name (ENOENT, EACCES, E2BIG, …).
 
-    `NO_SECRET` and `OLD_SECRET` are ours: the secret of the call's credential is not there, or is
-    over by its own date. `text` says where, never what was found. So is `WRONG_VERSION`.
+    `NO_SECRET` and `OLD_SECRET` are ours: the secret of the call's credential is not there, or has
+    expired. `text` says where, never what was found. So is `WRONG_VERSION`.
     """
 
     error: str

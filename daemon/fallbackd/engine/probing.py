@@ -2,7 +2,7 @@
 Look at a backend without spending anything, rung by rung.
 
     program   it is on PATH, and says its version
-    login     a login or a key is there, and not over by its own date
+    login     a login or a key is there, and has not expired
     models    the provider answers a request for its models, which is not billed
     quota     what is left of a plan: not read, of any kind
     request   when its provider last answered real work: the only proof; the next one after an

@@ -21,7 +21,7 @@ def decode(data: bytes | str, kind: Any = Any) -> Any:
     A value of `kind`; U+FFFD stands in it for each half of a pair.
 
     Raises:
-        msgspec.DecodeError: It is no JSON, or (`ValidationError`) of another kind.
+        msgspec.DecodeError: It is not JSON, or (`ValidationError`) of another kind.
         UnicodeError, RecursionError: It is no text, or has too many brackets.
     """
     decoder = _decoder_of(kind)

@@ -2,7 +2,7 @@
 JSON text of which a part is changed while every other byte stays as it is.
 
 A provider may have signed what it wrote, and finds what it has cached by its bytes: a request that
-is passed on is never written anew. `Unreadable` is raised for text that is no JSON of the expected
+is passed on is never written anew. `Unreadable` is raised for text that is not JSON of the expected
 shape, and for objects that name a field twice.
 """
 

@@ -44,7 +44,7 @@ class SecretProblem(Exception):
     A credential cannot be used now. Its text says where and what to do, never what was found.
 
     Attributes:
-        is_old: It is there, and over by its own date; else it is missing or cannot be read.
+        is_old: It is there, and has expired; else it is missing or cannot be read.
     """
 
     def __init__(self, text: str, *, is_old: bool = False) -> None:

@@ -133,7 +133,7 @@ def _configured(client: Client) -> dict[str, Json]:
     found: dict[str, Json] = client.call("config.get", {})["config"].get("gateway", {})
     if not found.get("enabled"):
         raise UsageError(
-            "the gateway is off: write [gateway] and enabled = true into the configuration"
+            "the gateway is off; enable it with: fallbackd-client config set gateway.enabled true"
         )
     return found
 

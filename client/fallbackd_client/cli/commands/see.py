@@ -10,6 +10,7 @@ import sys
 import threading
 
 from fallbackd_client.cli import exits, ids
+from fallbackd_client.cli.commands.list import directory
 from fallbackd_client.cli.output import (
     Style,
     UsageError,
@@ -105,7 +106,7 @@ def _listed(sessions: Sequence[Json], last: dict[str, Json], style: Style) -> st
                 session.get("current") or "",
                 session["original"] if moved else "",
                 session.get("running") or "",
-                newest.get("cwd") or "",
+                directory(newest["cwd"]) if newest.get("cwd") else "",
                 newest.get("prompt") or "",
             ]
         )

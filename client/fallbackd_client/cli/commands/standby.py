@@ -68,7 +68,7 @@ def until(text: str) -> dict[str, float]:
     except argparse.ArgumentTypeError:
         return {"wait_until_at": at_time(text)}
     if found_s <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time at all: write 8h or 07:30")
+        raise argparse.ArgumentTypeError(f"{text!r} must be greater than zero: write 8h or 07:30")
     return {"wait_for_s": found_s}
 
 

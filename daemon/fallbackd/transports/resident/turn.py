@@ -265,7 +265,7 @@ class NewTurn(ResidentTurn):
             yield chunk
 
     async def _sent(self, resident: Resident) -> MemoryObjectReceiveStream[Item] | None:
-        """The prompt was sent to one that rested. None: it was not, and is to be started anew."""
+        """The prompt was sent to one that rested. None: it was not; start another one."""
         try:
             heard = self._heard = resident.begin()
             self._sending(resident)

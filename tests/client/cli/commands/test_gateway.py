@@ -85,7 +85,7 @@ def test_a_port_that_is_taken_is_said_where_a_program_is_set_up(
 def test_a_gateway_that_is_off_is_said_with_what_to_write(run_cli: RunCli) -> None:
     ran = run_cli(["gateway", "env", "claude"], {"config.get": {"config": {}}})
     assert ran.code != 0
-    assert "enabled = true" in ran.err
+    assert "config set gateway.enabled true" in ran.err
 
 
 NOWHERE = {"status": {"daemon": {"state_dir": "/nonexistent"}}}

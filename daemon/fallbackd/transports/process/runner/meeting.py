@@ -21,7 +21,7 @@ from fallbackd.lib.failpoints import hit
 from fallbackd.transports.process.runner import frames, tree
 
 # --- the line ------------------------------------------------------------------------------------
-# The runner's end of the line to the daemon. A daemon that is gone is no reason to stop.
+# The runner's end of the line to the daemon. It continues where the daemon has exited.
 
 _SEND_S = 2.0
 """Time that a daemon that does not read may hold us up with what only the line can carry."""
