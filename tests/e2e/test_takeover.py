@@ -87,7 +87,11 @@ async def test_each_agent_takes_the_conversation_over_from_each_other(tmp_path: 
             first = s.provider.calls(ROUTES[then], kind="main")[0]
             check(first, turn)
             ended_at = done["attempts"][0]["ended_at"]
-            [started_at] = [one["at"] for one in told["decisions"] if "as its own" in one["text"]]
+            [started_at] = [
+                one["at"]
+                for one in told["decisions"]
+                if "gets the whole conversation" in one["text"]
+            ]
             cells.append((agent, then, started_at - ended_at, first.at - ended_at))
     say("\n\nseconds from the end of the failed attempt (to the start, to the first request)")
     for agent, then, started_s, asked_s in cells:
