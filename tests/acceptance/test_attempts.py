@@ -85,6 +85,11 @@ def config(tmp_path: Path) -> str:
         + one("failing", THROTTLED)
         + backend_script(bin_dir, "free", ok("free"), more="confine = false\nwritable = []")
         + court(bin_dir)
+        + backend_script(
+            bin_dir, "kin", f"cat >/dev/null; {hands}", more=f'{bare}\nfamily = "claude"'
+        )
+        + '[roles.held]\nkind = "adversarial"\nchain = ["other", "kin"]\n'
+        + 'must_differ_from = ["author"]\n'
     )
 
 
@@ -251,6 +256,21 @@ async def test_no_attempt_succeeds_when_the_daemon_was_started_anew(tmp_path: Pa
         await s.daemon.start()
         (s.home / "wait").unlink()
         assert_refused(await s.text_of(begun), tried)
+        assert await s.marks() == before
+
+
+async def test_no_attempt_succeeds_from_work_that_was_held_for_a_question(tmp_path: Path) -> None:
+    async with stage(tmp_path) as s:
+        tried = tried_by("read")
+        s.table(tried)
+        before, call = await s.marks(), s.daemon.client.call
+        session = {"session": "h", "permissions": "read", "failover": True}
+        await s.delegate(role="build", wait="finished", **session)
+        held = await s.delegate(role="held", wait="finished", **session)
+        assert held["state"] == "awaiting_answer", held["message"]
+        answer = {"question": held["question"]["question"], "choice": "use:kin"}
+        await call("question.answer", answer)
+        assert_refused(await s.text_of(held), tried)
         assert await s.marks() == before
 
 
