@@ -126,12 +126,16 @@ def client_of(peer: PeerCredentials) -> str | None:
 
 
 MAX_ENVIRON_BYTES = 1024 * 1024
+_PIECE_BYTES = 16 * 1024
 
 
 def read_variables(pid: int, names: tuple[str, ...]) -> dict[str, str]:
     """Read variables that a process was started with; none of one that is gone."""
     try:
-        found = _environ(pid)
+        raw = _raw_environ(pid)
+        # Most processes have none of them, and a caller has several processes above it.
+        is_there = any(os.fsencode(name) + b"=" in raw for name in names)
+        found = _variables(raw) if is_there else {}
     except (OSError, ValueError):
         return {}
     return {name: found[name] for name in names if name in found}
@@ -147,9 +151,16 @@ def read_arguments(pid: int) -> tuple[str, ...]:
     return tuple(os.fsdecode(one) for one in raw.removesuffix(b"\0").split(b"\0"))
 
 
-def _environ(pid: int) -> dict[str, str]:
-    with open(f"/proc/{pid}/environ", "rb") as file:
-        raw = file.read(MAX_ENVIRON_BYTES)
+def _raw_environ(pid: int) -> bytes:
+    found = b""
+    with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+        # A piece at a time: room for the most costs more than what there is.
+        while len(found) < MAX_ENVIRON_BYTES and (piece := file.read(_PIECE_BYTES)):
+            found += piece
+    return found[:MAX_ENVIRON_BYTES]
+
+
+def _variables(raw: bytes) -> dict[str, str]:
     pairs = (one.partition(b"=") for one in raw.split(b"\0"))
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
@@ -157,7 +168,7 @@ def _environ(pid: int) -> dict[str, str]:
 def read_environment(pid: int) -> dict[str, str]:
     """All that a process was started with; nothing of one that is gone."""
     try:
-        return {name: value for name, value in _environ(pid).items() if name}
+        return {name: value for name, value in _variables(_raw_environ(pid)).items() if name}
     except (OSError, ValueError):
         return {}
 

@@ -54,10 +54,11 @@ def is_of(path: str, token: str) -> bool:
 def groups_of(pid: int) -> set[str]:
     """Names of the groups of attempts that a process is in; none where that cannot be seen."""
     try:
-        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        with open(f"/proc/{pid}/cgroup", "rb", buffering=0) as file:
+            text = file.readall().decode()
     except OSError:
         return set()
+    lines = text.splitlines() if _NAME in text else []
     names = {name for line in lines if line.startswith("0::") for name in line.split("/")}
     return {name for name in names if _OURS.fullmatch(name)}
 
