@@ -141,3 +141,68 @@ def test_another_plugin_that_sends_failed_messages_again_is_named_in_a_warning(
         shown = s.says()
         assert shown.startswith("warning: ")
         assert "opencode-model-fallback@1 is loaded beside fallbackd" in shown
+
+
+SECOND = """
+import plugin from "%(source)s/second.ts"
+
+const hooks: any = {}
+const commands: any[] = []
+const context: any = {
+  options: { budgetMs: 100000 },
+  app: { version: "2.1.2" },
+  location: { directory: "/work" },
+  session: {
+    get: async () => ({ model: { providerID: "a", id: "m/x" }, agent: "build" }),
+    switchModel: async ({ model }: any) => console.log(`model ${model.providerID} ${model.id}`),
+    synthetic: async ({ text }: any) => console.log(text),
+    hook: async (name: string, callback: any) => void (hooks[name] = callback),
+  },
+  command: { transform: async (change: any) => change({ add: (one: any) => commands.push(one) }) },
+}
+"""
+REGISTERED = """
+import { mkdirSync, writeFileSync } from "node:fs"
+
+process.env["FALLBACKD_SOCKET"] = process.argv[2]
+const state = `${process.env["HOME"]}/state`
+process.env["XDG_STATE_HOME"] = state
+mkdirSync(`${state}/opencode`, { recursive: true })
+const service = { pid: process.pid, url: "http://127.0.0.1:49374", password: "pw" }
+writeFileSync(`${state}/opencode/service.json`, JSON.stringify(service))
+await plugin.setup(context)
+await hooks.prompt({ sessionID: "ses_1" })
+await commands[0].execute({ sessionID: "ses_1" })
+"""
+
+
+def test_the_entry_for_opencode_2_announces_the_service_moves_a_message_and_shows_the_status(
+    tmp_path: Path,
+) -> None:
+    answers = {
+        "opencode.announce": {"url": "http://127.0.0.1:49374", "known": False},
+        "opencode.resolve": {"model": "b/m", "redirected": True},
+        "opencode.status": {"text": "all is well"},
+    }
+    asked: dict[str, Any] = {}
+    with scene(tmp_path, REGISTERED, head=SECOND) as s, s.accept() as connection:
+        with connection.makefile("rb") as lines:
+            while "opencode.status" not in asked:
+                call = json.loads(next(lines))
+                asked[call["method"]] = call["params"]
+                send(connection, {"id": call["id"], "result": answers[call["method"]]})
+        said = {s.says(), s.says(), s.says()}
+    assert "model b m" in said
+    assert "all is well" in said
+    known = asked["opencode.announce"]
+    assert (known["url"], known["password"]) == ("http://127.0.0.1:49374", "pw")
+    resolved = asked["opencode.resolve"]
+    assert (resolved["model"], resolved["agent"]) == ("a/m/x", "build")
+    assert resolved["server"] == known["url"]
+
+
+def test_neither_entry_of_the_plugin_loads_what_is_for_the_other_one() -> None:
+    first, second = ((SOURCE / name).read_text() for name in ("index.ts", "second.ts"))
+    assert "second" not in first
+    assert "@opencode" not in second
+    assert "index.ts" not in second

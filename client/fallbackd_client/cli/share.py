@@ -12,6 +12,7 @@ _IN_TREE = {"systemd": "systemd"}
 UNITS = "systemd"
 CONFIG = os.path.join("config", "config.toml")
 OPENCODE_PLUGIN = os.path.join("opencode-plugin", "src", "index.ts")
+OPENCODE_2_PLUGIN = os.path.join("opencode-plugin", "src", "second.ts")
 VOICE_MODULE = os.path.join("hermes-voice", "delegation_agent.py")
 
 

@@ -479,7 +479,7 @@ def carry(
     where = agent.place(place, home)
     why = agent.why_unread(where)
     if target.agent == "opencode":
-        why = why or _unsupported(place)
+        why = why or unsupported(version_of_opencode(place), last=1)
     if why:
         raise NotCarried(f"{target.agent} cannot be given a conversation: {why}")
     written = agent.render(
@@ -556,8 +556,8 @@ def _make(written: Rendered, said: Sequence[Utterance], own: Path, place: Path) 
     return path
 
 
-def _unsupported(environ: Mapping[str, str]) -> str:
-    """A reason why this opencode takes no conversation; empty: it does, or says no version."""
+def version_of_opencode(environ: Mapping[str, str]) -> str:
+    """What opencode prints about its version; empty: nothing."""
     with contextlib.suppress(subprocess.SubprocessError, OSError):
         ran = subprocess.run(
             ["opencode", "--version"],
@@ -567,7 +567,7 @@ def _unsupported(environ: Mapping[str, str]) -> str:
             timeout=_VERSION_S,
             check=False,
         )
-        return unsupported(ran.stdout.decode("utf-8", "replace"), last=1)
+        return ran.stdout.decode("utf-8", "replace")
     return ""
 
 

@@ -33,8 +33,9 @@ _EVENTS = ("StopFailure", "UserPromptSubmit")
 _LINE = "statusLine"
 _OUR_HOOK = ["report", "--claude-hook"]
 _LABEL = "fallbackd hooks"
-_PLUGINS = ("plugin",)
-OUR_PLUGIN = re.compile(r"fallbackd|opencode-plugin/src/index\.ts")
+_PLUGINS = ("plugin", "plugins")
+"""Keys of the settings of opencode: of version 1, and of version 2."""
+OUR_PLUGIN = re.compile(r"fallbackd|opencode-plugin/src/(?:index|second)\.ts")
 """How an entry of opencode's settings is recognised that is meant to be ours."""
 
 
@@ -84,37 +85,47 @@ def codex_part(config: str) -> Part:
     return Part(config, block, put=put, take=made.take)
 
 
-def opencode_part(path: str, plugin: str) -> Part:
+def opencode_part(path: str, plugin: str, *, line: int = 1) -> Part:
     """
     Args:
         path: Of its settings.
         plugin: The file of our plugin.
+        line: Version of opencode that is to load it.
     """
+    key = _PLUGINS[line - 1]
     url = f"file://{plugin}"
 
     def put(text: str) -> str:
         known = jsonc.load(text)
-        named = known.get(_PLUGINS[0]) if isinstance(known, dict) else None
+        named = known.get(key) if isinstance(known, dict) else None
         former = next(filter(_is_our_plugin, named), None) if isinstance(named, list) else None
         # Options stay behind the name.
         entry: Json = [url, *former[1:]] if isinstance(former, list) else url
-        return jsonc.with_element(text, _PLUGINS, entry, is_ours=_is_our_plugin)
+        if isinstance(former, dict):
+            entry = {**former, "package": url}
+        return jsonc.with_element(text, (key,), entry, is_ours=_is_our_plugin)
+
+    def take(text: str) -> str:
+        for one in _PLUGINS:
+            text = jsonc.without_element(text, (one,), _is_our_plugin)
+        return text
 
     return Part(
         path,
-        json.dumps({_PLUGINS[0]: [url]}, indent=2),
+        json.dumps({key: [url]}, indent=2),
         put=put,
-        take=lambda text: jsonc.without_element(text, _PLUGINS, _is_our_plugin),
+        take=take,
     )
 
 
 def has_plugin(settings: Json) -> bool:
-    named = settings.get(_PLUGINS[0]) if isinstance(settings, dict) else None
-    return isinstance(named, list) and any(_is_our_plugin(one) for one in named)
+    found = [settings.get(key) for key in _PLUGINS] if isinstance(settings, dict) else []
+    return any(_is_our_plugin(one) for named in found if isinstance(named, list) for one in named)
 
 
 def _is_our_plugin(entry: Json) -> bool:
     name = entry[0] if isinstance(entry, list) and entry else entry
+    name = name.get("package") if isinstance(name, dict) else name
     return isinstance(name, str) and OUR_PLUGIN.search(name) is not None
 
 

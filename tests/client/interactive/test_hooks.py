@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.client.conftest import RunCli
+from tests.support.agents import program
 
 from fallbackd_client.cli.commands import hooks as command
 from fallbackd_client.interactive import hooks
@@ -171,6 +172,26 @@ def test_opencode_loads_the_plugin_and_its_settings_come_back(run_cli: RunCli, h
     assert "opencode: installed" in run_cli(["hooks", "status"]).out
     again = run_cli(["hooks", "install", "opencode", "--yes"])
     assert (again.code, again.out) == (0, "")
+    assert run_cli(["hooks", "uninstall", "opencode", "--yes"]).code == 0
+    assert path.read_text() == before
+
+
+def test_opencode_2_loads_its_own_entry_and_its_settings_come_back(
+    run_cli: RunCli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(home / "bin", "opencode", "echo opencode v2.1.4")
+    monkeypatch.setenv("PATH", f"{home}/bin:/usr/bin:/bin")
+    path = home / ".config/opencode/opencode.json"
+    path.parent.mkdir(parents=True)
+    before = '{\n  // mine\n  "plugins": ["other"]\n}'
+    path.write_text(before)
+    assert run_cli(["hooks", "install", "opencode", "--yes"]).code == 0
+    named = hooks.jsonc.load(path.read_text())["plugins"]
+    assert named[0] == "other"
+    assert named[1].endswith("/src/second.ts")
+    assert Path(named[1].removeprefix("file://")).is_file()
+    assert "opencode: installed" in run_cli(["hooks", "status"]).out
+    assert run_cli(["hooks", "install", "opencode", "--yes"]).out == ""
     assert run_cli(["hooks", "uninstall", "opencode", "--yes"]).code == 0
     assert path.read_text() == before
 

@@ -9,7 +9,7 @@ from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import Style, UsageError, one_line, show
 from fallbackd_client.cli.parsing import add_actions
 from fallbackd_client.cli.setup.changes import add_change_arguments, change
-from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
+from fallbackd_client.cli.share import OPENCODE_2_PLUGIN, OPENCODE_PLUGIN, shared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,10 +56,14 @@ def _part(args: argparse.Namespace, client: Client, *, with_line: bool) -> Part:
     if args.agent == "codex":
         return hooks.codex_part(path)
     if args.agent == "opencode":
-        plugin = shared(OPENCODE_PLUGIN)
+        from fallbackd_client.interactive.carrying import version_of_opencode
+        from fallbackd_conversations.opencode_versions import line_of
+
+        line = 2 if line_of(version_of_opencode(os.environ)) == 2 else 1
+        plugin = shared(OPENCODE_2_PLUGIN if line == 2 else OPENCODE_PLUGIN)
         if plugin is None:
             raise UsageError("the opencode plugin is not part of this installation")
-        return hooks.opencode_part(path, plugin)
+        return hooks.opencode_part(path, plugin, line=line)
     return hooks.claude_part(
         path,
         own_command(args.socket, "report", "--claude-hook"),

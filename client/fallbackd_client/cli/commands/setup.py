@@ -28,6 +28,7 @@ from fallbackd_client.cli.setup.starter import (
 )
 from fallbackd_client.cli.share import (
     CONFIG,
+    OPENCODE_2_PLUGIN,
     OPENCODE_PLUGIN,
     UNITS,
     VOICE_MODULE,
@@ -51,6 +52,7 @@ PROMPT = "Reply with the single word: ready"
 _DEADLINE_S = 180.0
 _FILES = {
     "opencode plugin": OPENCODE_PLUGIN,
+    "opencode 2 plugin": OPENCODE_2_PLUGIN,
     "voice module": VOICE_MODULE,
     "example configuration": CONFIG,
     "units": UNITS,

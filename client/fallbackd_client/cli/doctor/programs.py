@@ -16,7 +16,7 @@ from fallbackd_client.cli.doctor.findings import (
     command,
     in_turn,
 )
-from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
+from fallbackd_client.cli.share import OPENCODE_2_PLUGIN, OPENCODE_PLUGIN, shared
 from fallbackd_client.interactive.hooks import OUR_PLUGIN
 from fallbackd_client.settings.jsonc import Unreadable, strings
 from fallbackd_conversations.opencode_versions import unsupported, unverified
@@ -377,6 +377,9 @@ def _said_of_version(machine: Machine, say: Callable[[str], str]) -> str:
     return say(machine.run(path, "--version").out) if path is not None else ""
 
 
+_SECOND = os.path.basename(OPENCODE_2_PLUGIN)
+
+
 def look_at_opencode(machine: Machine) -> list[Finding]:
     found: list[Finding] = []
     entries = [(path, *one) for path in _configs(machine) for one in _entries(machine, path)]
@@ -389,12 +392,14 @@ def look_at_opencode(machine: Machine) -> list[Finding]:
                 what += f"; it does not load the plugin that {path} names"
         return [Finding("opencode", WARNING, what)]
     if why := _said_of_version(machine, unverified):
-        what = f"{why}; its sessions are protected where [opencode] servers names its server"
-        for path in _configs(machine):
-            if _entries(machine, path) or _entries(machine, path, key="plugins"):
-                what += f"; it does not load the plugin that {path} names"
-        return [Finding("opencode", NOTE, what)]
+        return [Finding("opencode", NOTE, why + _plugins_of_2(machine))]
     for path, entry, fix in entries:
+        if entry.endswith(_SECOND):
+            what = (
+                f"opencode does not load the plugin: {path} names {entry}, which is for opencode 2"
+            )
+            found.append(Finding("opencode", ERROR, what, fix))
+            continue
         if entry.startswith(("file://", "/", "./", "../", "~/")):
             if not os.path.isfile(_file_of(entry, path)):
                 what = (
@@ -438,6 +443,28 @@ def _configs(machine: Machine, *, existing: bool = True) -> list[str]:
     if own := machine.environ.get("OPENCODE_CONFIG"):
         paths.append(own)
     return [path for path in paths if os.path.isfile(path)] if existing else paths
+
+
+def _plugins_of_2(machine: Machine) -> str:
+    """What is protected of an opencode of version 2, and how."""
+    named = [
+        (path, entry)
+        for path in _configs(machine)
+        for key in ("plugin", "plugins")
+        for entry, _ in _entries(machine, path, key=key)
+    ]
+    said = "".join(
+        f"; it does not load {entry}, which {path} names and which is for opencode 1"
+        for path, entry in named
+        if not entry.endswith(_SECOND)
+    )
+    if own := next((path for path, entry in named if entry.endswith(_SECOND)), None):
+        return f"{said}; its sessions are protected through the plugin that {own} names"
+    place = _url(shared(OPENCODE_2_PLUGIN) or f"/PATH/TO/fallbackd/contrib/{OPENCODE_2_PLUGIN}")
+    return (
+        f"{said}; its sessions are protected only where [opencode] servers names its server,"
+        f' or with "plugins": ["{place}"] in {_configs(machine, existing=False)[0]}'
+    )
 
 
 def _entries(machine: Machine, path: str, *, key: str = "plugin") -> list[tuple[str, str]]:

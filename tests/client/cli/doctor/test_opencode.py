@@ -12,7 +12,7 @@ from fallbackd.config.profiles import known_programs
 from fallbackd_client import __version__
 from fallbackd_client.cli.doctor.daemon import Service, look_at_daemon
 from fallbackd_client.cli.doctor.programs import look_at_opencode
-from fallbackd_client.cli.share import OPENCODE_PLUGIN, shared
+from fallbackd_client.cli.share import OPENCODE_2_PLUGIN, OPENCODE_PLUGIN, shared
 
 
 def configured(home: Home, text: str, name: str = "opencode.json") -> Path:
@@ -61,9 +61,23 @@ def test_version_2_is_said_to_be_unverified(tmp_path: Path, version: str) -> Non
     ((level, what, fix),) = told(look_at_opencode(home.machine()))
     assert (level, fix) == ("note", "")
     assert what.startswith(f"opencode {version} is unverified: ")
-    config = configured(home, plugin_of(f"file://{shared(OPENCODE_PLUGIN)}"))
+    second = f"file://{shared(OPENCODE_2_PLUGIN)}"
+    assert f'"plugins": ["{second}"]' in what
+    first = f"file://{shared(OPENCODE_PLUGIN)}"
+    config = configured(home, json.dumps({"plugin": [first], "plugins": [second]}))
     ((_, what, _),) = told(look_at_opencode(home.machine()))
-    assert what.endswith(f"; it does not load the plugin that {config} names")
+    assert f"; it does not load {first}, which {config} names and which is for opencode 1" in what
+    assert what.endswith(f"; its sessions are protected through the plugin that {config} names")
+
+
+def test_the_entry_for_version_2_is_an_error_where_version_1_is_to_load_it(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    program(home.bin, "opencode", "echo 1.18.33")
+    path = configured(home, plugin_of(f"file://{shared(OPENCODE_2_PLUGIN)}"))
+    ((level, what, fix),) = told(look_at_opencode(home.machine()))
+    assert (level, what.endswith("which is for opencode 2")) == ("error", True)
+    subprocess.run(["sh", "-c", fix], check=True)
+    assert json.loads(path.read_text())["plugin"] == [f"file://{shared(OPENCODE_PLUGIN)}"]
 
 
 OWN = {
