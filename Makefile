@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check e2e e2e-newest soak bench bench-gateway weights docs completions fmt lock release clean
+.PHONY: help setup demo test check e2e e2e-newest e2e-opencode2 soak bench bench-gateway weights docs completions fmt lock release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ e2e-newest: export FALLBACKD_E2E = newest
 e2e-newest: $(READY) .venv-mcp/.ready .venv-sdk/.ready ## the same agent CLIs in their newest versions, which the parsers may not know yet
 	$(BIN)/python -m tests.e2e.install
 	$(E2E) $(NEWEST:%=tests/e2e/test_%.py)
+
+e2e-opencode2: $(READY) ## a delegation and a rescue with the opencode 2 at OPENCODE=/path/to/opencode
+	$(BIN)/python -m pytest --override-ini='norecursedirs=.*' --timeout=600 -n 0 tests/e2e/opencode2.py
 
 soak: $(READY) ## killed, fuzzed and simulated for SOAK_S seconds (1800; needs root)
 	$(BIN)/python -m tests.soak

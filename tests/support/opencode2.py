@@ -190,9 +190,10 @@ class SecondFace:
                 return 204, None
             case "POST", ["interrupt"]:
                 _, busy = await self._first("GET", "/session/status", place, None)
+                is_busy = name in (busy or ())  # it changes with the abort
                 self._stopped.add(name)
-                await self._first("POST", f"/session/{name}/abort", place, None)
-                return 200, {"interrupted": name in (busy or ())}
+                _, told = await self._first("POST", f"/session/{name}/abort", place, None)
+                return 200, {"interrupted": is_busy and told is not False}
             case "POST", ["revert", "stage"]:
                 status, told = await self._first("POST", f"/session/{name}/revert", place, body)
                 return status, {"messageID": body["messageID"]} if status == 200 else _failure(told)

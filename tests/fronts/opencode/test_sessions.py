@@ -14,6 +14,7 @@ from tests.support.wires import each_wire, only_version_1
 from fallbackd.core.policy import Policy
 from fallbackd.fronts.opencode.convert import At
 from fallbackd.fronts.opencode.replay import Replay
+from fallbackd.ports.opencode import Called
 
 __all__ = ["each_wire"]
 pytestmark = pytest.mark.usefixtures("each_wire")
@@ -458,6 +459,14 @@ async def test_a_user_who_stops_the_turn_is_not_overruled(tmp_path: Path) -> Non
         message = (await w.session()).message
         assert message is not None
         assert not message.running
+
+
+async def test_a_turn_that_was_stopped_before_our_abort_is_the_users(tmp_path: Path) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.server.answers["/abort"] = Called(status=200, body=False)
+        await throttled(w)
+        assert w.server.prompts == []
+        assert (await w.session()).rescue is None
 
 
 async def test_a_session_that_is_gone_in_the_middle_is_forgotten(tmp_path: Path) -> None:

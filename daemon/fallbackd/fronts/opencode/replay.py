@@ -458,6 +458,8 @@ class Replay:
             called = await self._at.call("POST", "/abort")
             if not called.is_good:
                 raise Failed(f"abort ({called.problem})")
+            if called.body is False and not track.has_error:
+                raise StoppedByUser  # nothing was left to be stopped
             self._aborted_at = anyio.current_time()
             self._log.info("replay.abort.ok")
         elif since is not None:
