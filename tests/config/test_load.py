@@ -11,6 +11,7 @@ from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import implicit_backend
 from fallbackd.core.protocol import Evidence, Work
 from fallbackd.core.reasons import Reason
+from fallbackd.core.routing.candidates import candidates_for
 from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import resolve
 
@@ -249,6 +250,21 @@ def test_a_role_may_name_a_chain_and_says_what_it_hops_on() -> None:
     assert [entry.backend for entry in role.chain] == ["codex", "claude"]
     assert role.fallback_on == frozenset({Reason.RATE_LIMIT, Reason.OVERLOADED})
     assert (role.max_fallback_depth, role.idle_s, role.return_policy) == (2, 60, "new_session")
+
+
+def test_a_wall_of_a_role_is_that_of_each_candidate_that_names_none() -> None:
+    found = loaded("""
+        [roles.build]
+        chain = [{ backend = "codex", at_percent = 70 }, "claude"]
+        at_percent = 90
+        [roles.free]
+        at_percent = 50
+    """)
+    assert found.warnings == ()
+    for role, asked, walls in (("build", None, {70, 90}), ("free", BackendId("codex"), {50})):
+        candidates = candidates_for(found.policy, backend=asked, role=role, chain=None)
+        assert {one.at_percent for one in candidates} == walls
+    assert loaded(as_toml(found)).policy.roles == found.policy.roles
 
 
 def test_signatures_go_to_their_kind_or_to_all() -> None:

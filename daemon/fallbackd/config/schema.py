@@ -98,6 +98,7 @@ backend = "gemini"
 model = "gemini-3-pro"
 tier = "api"
 effort = "high"
+at_percent = 85
 translate = true
 """,
     "ReturnTable": """
@@ -108,6 +109,7 @@ step = "one"
     "RoleTable": """
 kind = "adversarial"
 chain = ["codex", { backend = "gemini", tier = "api" }]
+at_percent = 85
 on_outage = "ask"
 must_differ_from = ["author"]
 fallback_on = ["rate_limit", "usage_limit"]
@@ -364,6 +366,9 @@ class EntryTable(Struct, frozen=True, kw_only=True):
     """Rank of the entry, shown as `tier_served`."""
     effort: ShortText | None = None
     """Reasoning effort for the caller, with the backend `in-session`."""
+    at_percent: Annotated[float, Meta(ge=1, le=100)] | None = None
+    """From this use of a window of its plan on it is second choice for new work, as long as a
+    figure of the last 15 minutes says so."""
     translate: bool | None = None
     """Translate calls of the gateway in chat completions for it where it speaks messages, and the
     other way."""
@@ -388,6 +393,8 @@ class RoleTable(Struct, frozen=True, kw_only=True):
     """What the role does; decides `on_outage` if that is not set."""
     chain: str | tuple[str | EntryTable, ...] | None = None
     """Candidates in order, or the name of a chain."""
+    at_percent: Annotated[float, Meta(ge=1, le=100)] | None = None
+    """`at_percent` of each of its candidates that names none."""
     on_outage: Literal["stop", "skip", "ask", "fallback"] | None = None
     """What to do if the preferred service is unavailable; default: `stop` for creative, `ask` for
     adversarial and validator, else `fallback`."""

@@ -144,6 +144,7 @@ def _role(role: Role) -> dict[str, Any]:
     return {
         "kind": role.kind,
         "chain": _chain(role.chain) if role.chain else None,
+        "at_percent": role.at_percent,
         "fallback_on": None if role.fallback_on is None else sorted(role.fallback_on),
         "enabled": role.enabled,
         "max_fallback_depth": role.max_fallback_depth,

@@ -21,7 +21,6 @@ from fallbackd.core.events import Event
 from fallbackd.core.opencode import rescues, turns
 from fallbackd.core.opencode.session import in_project, project_of
 from fallbackd.core.policy import Policy
-from fallbackd.core.quota import quota_seen
 from fallbackd.core.records import Snapshot
 from fallbackd.core.work import admit, answer, ended, resume, running, sessions, standby
 
@@ -74,7 +73,7 @@ DECIDED: Mapping[type, Callable[[Case, Any], Decision | None]] = {
     events.ReadinessSeen: upkeep.readiness_seen,
     events.CredentialSeen: upkeep.credential_seen,
     events.LoginAnswered: upkeep.login_answered,
-    events.QuotaSeen: quota_seen,
+    events.QuotaSeen: upkeep.quota_seen,
     events.SharedSeen: upkeep.shared_seen,
     events.ConfigReloaded: upkeep.config_reloaded,
     events.Ticked: upkeep.ticked,

@@ -1,9 +1,9 @@
 """
 Figures of a plan or of a key: how much of one window is used, and how long that will do.
 
-Figures lag behind and are said by others, so they open no backend and close none: only what a
-provider answers does. One that is older than `FRESH_S`, or whose window has begun anew, decides
-nothing.
+Figures lag behind and are said by others, so they close no backend: only what a provider answers
+does. A low one is a reason for an early trial, a high one may send new work elsewhere; one that is
+older than `FRESH_S`, or whose window has begun anew, decides nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -136,6 +136,32 @@ def runs_out_at(one: Figure) -> float | None:
         return None
     at = one.at + max(0.0, 100.0 - one.used_percent) / hourly * 3600.0
     return at if at < one.resets_at else None
+
+
+def nearest(
+    known: Figures, percent: float, *, model: str | None, credential: str | None, now: float
+) -> Figure | None:
+    """
+    Return the window of a plan, of those of which this share or more is used, that ends last; None:
+    there is none, or what is known is old.
+    """
+    found = [
+        one
+        for one in known
+        if one.is_of_plan and is_fresh(one, now=now) and one.used_percent >= percent
+        if one.model in (None, model) and one.credential in (None, credential)
+    ]
+    return max(found, key=lambda one: one.resets_at or 0.0, default=None)
+
+
+def is_low(known: Figures, news: Figures, *, now: float) -> bool:
+    """Return whether a plan was just seen with enough left, and no window of it is nearly spent."""
+    fresh = [one for one in news if one.is_of_plan and is_fresh(one, now=now)]
+    return bool(fresh) and all(
+        one.used_percent < NEAR_PERCENT
+        for one in known
+        if one.is_of_plan and (one.resets_at is None or one.resets_at > now)
+    )
 
 
 def newly_near(known: Figures, news: Iterable[Figure], *, now: float) -> Figures:

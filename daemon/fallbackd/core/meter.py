@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import structs
 
-from fallbackd.core.figures import shifted
+from fallbackd.core.figures import Figure, Figures, shifted
 from fallbackd.core.ids import BackendId
+from fallbackd.core.policy import Backend, Policy
 from fallbackd.core.protocol import Usage
 from fallbackd.core.records import DayUse, Meter
 
@@ -282,3 +283,18 @@ class Meters(dict[BackendId, Meter]):
     def count_time(self, backend: BackendId, *, actual_s: float, estimate_s: float) -> None:
         base = self.get(backend) or Meter(backend=backend)
         self.put(timed(base, actual_s=actual_s, estimate_s=estimate_s))
+
+
+def figures_of(backend: Backend, policy: Policy, meters: Mapping[BackendId, Meter]) -> Figures:
+    """Its own, and those of the plan that it shares with other backends; the latest of each."""
+    found: dict[object, Figure] = {}
+    for name, one in policy.backends.items():
+        is_own = name == backend.id
+        is_shared = backend.quota is not None and one.quota == backend.quota
+        if (is_own or is_shared) and (meter := meters.get(name)) is not None:
+            for each in meter.figures:
+                is_meant = is_own or (each.credential is None and each.model is None)
+                before = found.get(each.place)
+                if is_meant and (before is None or before.at < each.at):
+                    found[each.place] = each
+    return tuple(found.values())

@@ -122,6 +122,9 @@ class Defaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """Most agent CLIs that stay after a prompt, so that the next one of the session needs no start;
     0: none stays. Each needs up to 250 MB. They end after ten minutes without a prompt, and where
     less than a fifth of the memory is free. For kinds `claude` and `codex`."""
+    reserve_percent: Annotated[float, Meta(ge=0, le=100)] = 0.0
+    """Share of each plan that batch work leaves to interactive work: at 20 it stops where 80 % of a
+    window is used, as long as a figure of the last 15 minutes says so; 0: none."""
     max_log_bytes: Annotated[int, Meta(ge=65_536)] = 64 * 1024 * 1024
     """Most bytes kept of the output of one attempt."""
     max_sessions: Annotated[int, Meta(ge=1)] = 10_000
@@ -165,6 +168,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str | None = None
     tier: Literal["primary", "model", "api", "in_session"] | None = None
     effort: str | None = None
+    at_percent: float | None = None
+    """Second choice for new work from this use of a window of its plan on."""
     translate: bool = False
     """A call of the gateway in another API than its own may be translated for it."""
 
@@ -241,6 +246,8 @@ class Backend(Struct, frozen=True, kw_only=True):
 class Role(Struct, frozen=True, kw_only=True):
     name: str
     chain: tuple[Entry, ...] = ()
+    at_percent: float | None = None
+    """The one of each candidate that names none."""
     enabled: bool = True
     kind: RoleKind | None = None
     fallback_on: frozenset[Reason] | None = None

@@ -3,43 +3,22 @@
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import structs
-
-from fallbackd.core.case import Case
 from fallbackd.core.events import QuotaSeen
 from fallbackd.core.figures import (
     Figure,
     Figures,
     is_fresh,
     is_news,
-    joined,
-    newly_near,
     pace,
     runs_out_at,
 )
 from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.meter import figures_of
 from fallbackd.core.policy import Backend, Policy
 from fallbackd.core.records import Meter
 from fallbackd.core.scopes import credential_scope, model_scope, plan_scope
 
 Meters = Mapping[BackendId, Meter]
-
-
-def quota_seen(case: Case, event: QuotaSeen) -> None:
-    """Keep what is believable, and say once that a window of a plan is nearly used up."""
-    used = case.meters.get(event.backend) or Meter(backend=event.backend)
-    after = joined(used.figures, event.figures, now=case.now)
-    if after == used.figures:
-        return
-    case.meters.put(structs.replace(used, figures=after))
-    for one in newly_near(used.figures, event.figures, now=case.now):
-        case.note(
-            "plan.near",
-            backend=event.backend,
-            used_percent=one.used_percent,
-            window_s=one.window_s,
-            resets_at=one.resets_at,
-        )
 
 
 def news_of(meters: Meters, backend: BackendId, seen: Figures, *, now: float) -> QuotaSeen | None:
@@ -48,21 +27,6 @@ def news_of(meters: Meters, backend: BackendId, seen: Figures, *, now: float) ->
     known = () if meter is None else meter.figures
     news = tuple(one for one in seen if is_news(known, one, now=now))
     return QuotaSeen(backend=backend, figures=news) if news else None
-
-
-def figures_of(backend: Backend, policy: Policy, meters: Meters) -> Figures:
-    """Its own, and those of the plan that it shares with other backends; the latest of each."""
-    found: dict[object, Figure] = {}
-    for name, one in policy.backends.items():
-        is_own = name == backend.id
-        is_shared = backend.quota is not None and one.quota == backend.quota
-        if (is_own or is_shared) and (meter := meters.get(name)) is not None:
-            for each in meter.figures:
-                is_meant = is_own or (each.credential is None and each.model is None)
-                before = found.get(each.place)
-                if is_meant and (before is None or before.at < each.at):
-                    found[each.place] = each
-    return tuple(found.values())
 
 
 def scope_of(one: Figure, backend: Backend) -> ScopeId:

@@ -99,6 +99,8 @@ class Turn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     budget: int = 8
     """Calls in all, those of the same candidate included."""
     prompt_tokens: int | None = None
+    is_batch: bool = False
+    """It leaves the reserve of plans to interactive work."""
     at_server: bool = False
     """Models of a running opencode server are asked for."""
     is_own: bool = False

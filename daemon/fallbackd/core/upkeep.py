@@ -16,15 +16,17 @@ from fallbackd.core.events import (
     HealthPaused,
     HealthResumed,
     LoginAnswered,
+    QuotaSeen,
     ReadinessSeen,
     SharedSeen,
     Ticked,
 )
+from fallbackd.core.figures import is_low, joined, newly_near
 from fallbackd.core.health import EARLY_TRIAL_S, Health, Pause, is_leased, shift, shift_outage, view
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import REASONS, Backend
 from fallbackd.core.reasons import Reason
-from fallbackd.core.records import Delegation, Session, shifted
+from fallbackd.core.records import Delegation, Meter, Session, shifted
 from fallbackd.core.scopes import (
     backend_scope,
     credential_scope,
@@ -370,6 +372,29 @@ def login_answered(case: Case, event: LoginAnswered) -> None:
             record = case.health.get(scope)
             if record is not None and _is_doubted(record, event, now=case.now):
                 _void(case, structs.replace(record, doubted_at=case.now))
+
+
+def quota_seen(case: Case, event: QuotaSeen) -> None:
+    """Keep what is believable, and say once that a window of a plan is nearly used up."""
+    used = case.meters.get(event.backend) or Meter(backend=event.backend)
+    after = joined(used.figures, event.figures, now=case.now)
+    if after == used.figures:
+        return
+    case.meters.put(structs.replace(used, figures=after))
+    if is_low(after, event.figures, now=case.now):
+        # They lag behind, and close nothing: a marked plan gets one trial.
+        seen_at = min(one.at for one in event.figures)
+        login_answered(case, LoginAnswered(backends=(event.backend,), at=seen_at))
+    if any(one.on_standby for one in case.snapshot.active.values()):
+        case.wake_waiting()  # more may be left than what is reserved
+    for one in newly_near(used.figures, event.figures, now=case.now):
+        case.note(
+            "plan.near",
+            backend=event.backend,
+            used_percent=one.used_percent,
+            window_s=one.window_s,
+            resets_at=one.resets_at,
+        )
 
 
 def _is_doubted(record: Health, event: LoginAnswered, *, now: float) -> bool:

@@ -353,7 +353,21 @@ def candidates_for(
         requested = session.original
     is_open = backend is None and known is None
     candidates = _chain_led_by(policy, requested, model, found, is_open, fallback_model)
-    return candidates if known is None or known.enabled else candidates[:1]
+    if known is None:
+        return candidates
+    if known.at_percent is not None:
+        candidates = _before_walls(policy, candidates, known.at_percent)
+    return candidates if known.enabled else candidates[:1]
+
+
+@once
+def _before_walls(
+    policy: Policy, candidates: tuple[Entry, ...], percent: float
+) -> tuple[Entry, ...]:
+    return tuple(
+        one if one.at_percent is not None else structs.replace(one, at_percent=percent)
+        for one in candidates
+    )
 
 
 def own_chain(

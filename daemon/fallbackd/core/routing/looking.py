@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from msgspec import Struct, structs
 
 from fallbackd.core import meter
+from fallbackd.core.figures import Figure, nearest
 from fallbackd.core.health import Health, Outage, View, is_leased, severity, view
 from fallbackd.core.ids import BackendId, ScopeId
+from fallbackd.core.meter import figures_of
 from fallbackd.core.policy import OPENCODE, Backend, Entry, Policy
 from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Meter, Verdict, VerdictWord
@@ -138,6 +140,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """This machine has no network: only candidates on this machine."""
     at_server: bool = False
     """Models of a running opencode server are asked for, which need no program of ours."""
+    is_batch: bool = False
+    """It leaves the reserve of plans to interactive work."""
     last_resort: bool = False
     """A single early trial may be made where no candidate is usable."""
     credential: str | None = None
@@ -228,13 +232,72 @@ def look(
         budget_until_at = meter.over_cap_until(
             meters.get(backend.id), backend.hourly_cap, now=now, unit=backend.cap_unit
         )
+    wall = _wall(found, request, policy, meters, now=now)
     no = _by_request(found, request)
-    if no is None and record is None and budget_until_at is None:
+    if no is None and record is None and budget_until_at is None and wall is None:
         return found.healthy  # the commonest case
     facts = _Facts(
         of=found, scopes=scopes, state=state, record=record, budget_until_at=budget_until_at
     )
-    return _seen(facts, no, policy, health, now=now)
+    seen = _seen(facts, no, policy, health, now=now)
+    return seen if wall is None or seen.choice is None else _before(seen, wall)
+
+
+class _Wall(Struct, frozen=True, kw_only=True):
+    """The window of a plan that is nearly used up."""
+
+    figure: Figure
+    key: str
+    """Key of the configuration that says when."""
+    is_reserved: bool
+    """The rest is for other work; else there may be a better candidate."""
+
+
+def _wall(
+    found: Configured,
+    request: Request,
+    policy: Policy,
+    meters: Mapping[BackendId, Meter],
+    *,
+    now: float,
+) -> _Wall | None:
+    """Return the wall that new work does not run into. What is not known, or old, is none."""
+    backend, at_percent = found.backend, found.entry.at_percent
+    reserve = policy.defaults.reserve_percent if request.is_batch else 0.0
+    if request.preferred == backend.id:
+        at_percent = None  # its session has begun there
+    if not reserve and at_percent is None:
+        return None
+    known = figures_of(backend, policy, meters)
+    label = found.healthy.verdict.credential
+    for percent, key, is_reserved in (
+        (100.0 - reserve if reserve else None, "reserve_percent", True),
+        (at_percent, "at_percent", False),
+    ):
+        if percent is None:
+            continue
+        figure = nearest(known, percent, model=found.model, credential=label, now=now)
+        if figure is not None:
+            return _Wall(figure=figure, key=key, is_reserved=is_reserved)
+    return None
+
+
+def _before(seen: Candidate, wall: _Wall) -> Candidate:
+    """A candidate that could be used, before the wall of its plan."""
+    used = f"{wall.figure.used_percent:.0f} % of its plan is used"
+    if not wall.is_reserved:
+        verdict = structs.replace(seen.verdict, reason=f"{used}: second choice ({wall.key})")
+        return structs.replace(seen, verdict=verdict, rank=seen.rank or 1)
+    verdict = structs.replace(
+        seen.verdict,
+        verdict="budget",
+        reason=f"{used}: the rest is for interactive work ({wall.key})",
+        state="rate_limited",
+        until_at=wall.figure.resets_at,
+    )
+    return structs.replace(
+        seen, verdict=verdict, choice=None, returns_at=wall.figure.resets_at, over_budget=True
+    )
 
 
 def _seen(

@@ -165,6 +165,7 @@ def _opened(
         allow_metered=event.allow_metered,
         differs_from=event.differs_from,
     )
+    turn = structs.replace(turn, is_batch=event.mode == "batch")
     if parent is not None:
         turn = _within(turn, parent)
     elif event.inside:

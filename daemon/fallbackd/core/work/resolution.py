@@ -327,6 +327,7 @@ def request_after(policy: Policy, turn: Turn) -> Request:
         not_provider=not_provider,
         local_only=bool(turn.tried) and turn.tried[-1].reason is Reason.LOCAL_NETWORK,
         at_server=turn.at_server,
+        is_batch=turn.is_batch,
         limits=limits_of(turn),
     )
 
