@@ -122,6 +122,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 waits=True,
                 home="see",
             ),
+            Command("metrics", "print figures for Prometheus", "metrics"),
             Command("limits", "show how much of each plan is used", "limits", home="see"),
             Command(
                 "usage", "show usage by backend and period", "usage --backend codex", home="see"

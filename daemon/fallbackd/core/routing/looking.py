@@ -284,12 +284,12 @@ def _wall(
 
 def _before(seen: Candidate, wall: _Wall) -> Candidate:
     """A candidate that could be used, before the wall of its plan."""
-    used = f"{wall.figure.used_percent:.0f} % of its plan is used"
+    plain, used = seen.verdict, f"{wall.figure.used_percent:.0f} % of its plan is used"
     if not wall.is_reserved:
-        verdict = structs.replace(seen.verdict, reason=f"{used}: second choice ({wall.key})")
+        verdict = structs.replace(plain, reason=f"{used}: second choice ({wall.key})")
         return structs.replace(seen, verdict=verdict, rank=seen.rank or 1)
     verdict = structs.replace(
-        seen.verdict,
+        plain,
         verdict="budget",
         reason=f"{used}: the rest is for interactive work ({wall.key})",
         state="rate_limited",
