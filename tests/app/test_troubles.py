@@ -37,7 +37,8 @@ async def test_each_trouble_is_told(tmp_path: Path) -> None:
             guard.look()
         server = RpcServer(daemon.engine, FakeHost(), ())
         server._postpone("no descriptors")
+        daemon.engine.world.taught.is_damaged = True
         found = troubles(guard, server, daemon.engine)
-        assert [one.kind for one in found] == ["exposed", "shortage", "tmux"]
+        assert [one.kind for one in found] == ["exposed", "shortage", "tmux", "weights"]
         assert found[2] == NO_TMUX
-        assert [one.stops_work for one in found] == [True, True, False]
+        assert [one.stops_work for one in found] == [True, True, False, False]

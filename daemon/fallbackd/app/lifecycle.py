@@ -109,6 +109,13 @@ NO_TMUX = Trouble(
 )
 
 
+DAMAGED_WEIGHTS = Trouble(
+    kind="weights",
+    message="the learned model is damaged, so that the rules alone tell why an agent failed",
+    fix="pipx reinstall fallbackd",
+)
+
+
 def troubles(
     guard: Guard,
     server: RpcServer | None,
@@ -124,6 +131,8 @@ def troubles(
     wants_tmux = engine is not None and engine.settings.policy.defaults.tmux
     if wants_tmux and engine is not None and engine.world.find_program("tmux") is None:
         found.append(NO_TMUX)
+    if engine is not None and engine.world.taught.is_damaged:
+        found.append(DAMAGED_WEIGHTS)
     if (socks := socks_trouble()) is not None:
         found.append(Trouble(kind="proxy", message=socks))
     found += _of_sharing(engine)

@@ -158,7 +158,7 @@ class Engine:
                 await self.readiness.look(self.settings.policy.backends)
                 ready()
                 await tidy(self.runs, self.store, before, lambda: self.store.peek().active)
-                await judging.be_ready()
+                await judging.be_ready(self.world.taught)
                 await anyio.sleep_forever()
         finally:
             self.tasks = None

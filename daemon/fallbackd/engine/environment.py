@@ -38,6 +38,8 @@ class Taught:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
+        self.is_damaged = False
+        """True where the shipped weights are damaged, so that the rules alone decide."""
         self._model: Model | None = None
         self._is_read = False
 

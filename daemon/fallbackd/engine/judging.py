@@ -19,7 +19,7 @@ from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import max_wait_s
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.reasons import Reason
-from fallbackd.engine.environment import Settings
+from fallbackd.engine.environment import Settings, Taught
 from fallbackd.lib import foreign_json
 from fallbackd.lib.descriptors import is_shortage
 
@@ -123,12 +123,13 @@ def get_ready() -> bool:
     return usable() is not None
 
 
-async def be_ready() -> None:
+async def be_ready(taught: Taught) -> None:
     """Later where the system has nothing left to give: what classifies is then loaded on demand."""
     is_said = False
     while True:
         try:
-            if not await anyio.to_thread.run_sync(get_ready):
+            taught.is_damaged = not await anyio.to_thread.run_sync(get_ready)
+            if taught.is_damaged:
                 log.error("weights.damaged", effect="rules alone decide", fix="reinstall fallbackd")
             return
         except Exception as error:
