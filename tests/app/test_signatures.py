@@ -68,6 +68,9 @@ async def test_a_wrong_verdict_keeps_a_private_sample_and_its_signature_works(
         assert (kept["right_reason"], kept["verdict"]["reason"]) == ("billing", "unknown")
         assert "no more ducks" in kept["output"]
         assert "secret" not in sample.read_text()
+        row = json.loads(Path(found["row_path"]).read_text())
+        assert (row["text"], row["reason"]) == (kept["output"], "billing")
+        assert "note" not in row
         pasted = found["signature_toml"]
         assert tomllib.loads(pasted)["signatures"][0]["reason"] == "billing"
 

@@ -119,6 +119,7 @@ async def classification_wrong(
         delegation=params.delegation,
         attempt=attempt,
         sample_path=str(sample.path),
+        row_path=None if sample.row is None else str(sample.row),
         signature_toml=sample.signature,
     )
 

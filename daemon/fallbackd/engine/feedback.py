@@ -175,6 +175,8 @@ class KnownAttempt(Struct, frozen=True, kw_only=True):
 
 class Sample(Struct, frozen=True, kw_only=True):
     path: Path
+    row: Path | None
+    """Output and right reason alone, as a line that can be sent."""
     signature: str
     """TOML, ready to be pasted into the configuration."""
 
@@ -331,6 +333,19 @@ def sample_of(
     }
 
 
+def row_of(sample: Mapping[str, Any]) -> bytes:
+    """A line as training reads it: the redacted output and its right reason, nothing private."""
+    row = {
+        "text": sample["output"],
+        "platform": sample["kind"] or "generic",
+        "http_status": None,
+        "reason": sample["right_reason"],
+        "also_ok": [],
+        "thread": sample["attempt"],
+    }
+    return (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+
+
 async def note_wrong(
     engine: "Engine",
     delegation: str,
@@ -371,12 +386,16 @@ async def note_wrong(
         failure=verdict,
         reason=reason,
         note=engine.world.redact(note) if note else None,
-        output=part.text,
+        output=engine.world.redact(part.text),
     )
+    row = None
     try:
         path = await anyio.to_thread.run_sync(
             keep, engine.world.runs_root.parent / "samples", one.attempt, sample
         )
+        if reason is not None:
+            row = path.with_suffix(".jsonl")
+            await anyio.to_thread.run_sync(write_private, row, row_of(sample))
     except OSError as error:
         raise Invalid(f"the sample cannot be kept: {error.strerror}") from None
     signature = suggestion(
@@ -386,7 +405,7 @@ async def note_wrong(
         output=part.text,
         name=f"mine-{one.attempt}",
     )
-    return one.attempt, Sample(path=path, signature=signature)
+    return one.attempt, Sample(path=path, row=row, signature=signature)
 
 
 MAX_SAMPLES, FOLDS = 200, 5

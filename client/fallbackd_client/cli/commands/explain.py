@@ -134,16 +134,17 @@ def register(parser: argparse.ArgumentParser) -> None:
         default=ids.LAST,
         help=f"{ids.HELP}; or the id of a gateway call",
     )
+    parser.add_argument("right", metavar="REASON", nargs="?", help="with --wrong: the right reason")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="show every decision with its evidence"
     )
     parser.add_argument(
         "--wrong",
         action="store_true",
-        help="the failure was misclassified: keep a private sample, print a signature to paste",
+        help="the failure was misclassified: keep a sample, print a signature to paste",
     )
     parser.add_argument("--attempt", metavar="A", help="with --wrong: which one (the last)")
-    parser.add_argument("--reason", metavar="R", help="with --wrong: the right reason")
+    parser.add_argument("--reason", metavar="R", help="the same as REASON")
     parser.add_argument("--note", metavar="TEXT", help="with --wrong: kept with the sample")
 
 
@@ -153,7 +154,7 @@ def run(args: argparse.Namespace, client: Client) -> int:
         given = {
             "delegation": args.delegation,
             "attempt": int(attempt) if attempt and attempt.isdecimal() else attempt,
-            "reason": args.reason,
+            "reason": args.reason or args.right,
             "note": args.note,
         }
         params = {name: value for name, value in given.items() if value is not None}
@@ -181,6 +182,8 @@ def short_view(found: dict[str, Json], style: Style) -> str:
 
 def wrong_view(found: dict[str, Json], style: Style) -> str:
     kept = f"# {one_line(found.get('attempt', '?'))}: kept in {one_line(found['sample_path'])}"
+    if found.get("row_path"):
+        kept += f"\n# a row that you can send: {one_line(found['row_path'])}"
     hint = "# Private and redacted. To be understood next time, add to the configuration:"
     return "\n".join([style.paint(kept, "dim"), hint, "", safe(found["signature_toml"]).rstrip()])
 

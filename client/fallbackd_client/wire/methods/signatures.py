@@ -148,6 +148,8 @@ class ClassificationWrongResult(Struct, frozen=True, kw_only=True):
     """The attempt."""
     sample_path: str
     """Private file with the redacted sample."""
+    row_path: str | None = None
+    """File with the redacted output and its right reason alone, to send; null: no reason given."""
     signature_toml: str
     """A signature to paste into the configuration."""
 
@@ -167,6 +169,7 @@ CLASSIFICATION_WRONG: Method[ClassificationWrongParams, ClassificationWrongResul
             "delegation": "d4f0c2a91b7e",
             "attempt": "d4f0c2a91b7e.1",
             "sample_path": "/home/me/.local/state/fallbackd/samples/d4f0c2a91b7e.1.json",
+            "row_path": "/home/me/.local/state/fallbackd/samples/d4f0c2a91b7e.1.jsonl",
             "signature_toml": '[[signatures]]\nid = "mine-1"\n',
         },
     ),

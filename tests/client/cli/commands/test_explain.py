@@ -97,6 +97,16 @@ def test_a_wrong_verdict_is_noted_and_a_signature_to_paste_is_printed(run_cli: R
     assert pasted["signatures"] == [{"id": "mine-d1.2", "pattern": "no\\d+", "reason": "billing"}]
 
 
+def test_the_right_reason_may_stand_behind_the_delegation_and_a_row_is_kept_to_send(
+    run_cli: RunCli,
+) -> None:
+    answer = WRONG | {"row_path": "/state/samples/d1.2.jsonl"}
+    ran = run_cli(["explain", "--wrong", "d1", "billing"], {"classification.wrong": answer})
+    assert ran.params("classification.wrong") == {"delegation": "d1", "reason": "billing"}
+    assert "# a row that you can send: /state/samples/d1.2.jsonl" in ran.out
+    assert tomllib.loads(ran.out)["signatures"]
+
+
 def test_without_more_words_the_last_attempt_is_meant(run_cli: RunCli) -> None:
     ran = run_cli(["explain", "d1", "--wrong"], {"classification.wrong": WRONG})
     assert ran.params("classification.wrong") == {"delegation": "d1"}
