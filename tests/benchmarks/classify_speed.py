@@ -6,14 +6,16 @@ chunks of 64 KiB at most, and is read once. The learned model stands beside a lo
 """
 
 import json
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio.to_thread
 from tests.benchmarks.table import Row
+from tests.classify.test_hostile import UNITS
 
-from fallbackd.backends import KINDS
+from fallbackd.backends import KINDS, SIGNATURES
 from fallbackd.backends.spec import Options
 from fallbackd.classify.classifier import classify
 from fallbackd.classify.model import shipped
@@ -26,6 +28,8 @@ TIMES_PLAIN = 40.0
 TIMES_DOUBLED = 2.2
 TEXT_CHARS, SQUARES, TIMES_SQUARES = 4_000, 20_000, 4.0
 """Here the squares take 1.25 ms where nothing else runs: four times that is 5 ms."""
+LINES_OF_OUTPUT, TIMES_WORST = 40, 8.0
+"""Eight times the squares is 10 ms."""
 MESSAGES = Path(__file__).parents[1] / "classify/data/messages"
 NOW = 1785578400.0
 
@@ -108,7 +112,7 @@ def _measure(place: Path) -> list[Row]:
                 at_most=TIMES_DOUBLED,
             )
         )
-    return [*rows, *_pasted(place), _guessed()]
+    return [*rows, *_pasted(place), _guessed(), _worst()]
 
 
 def _pasted(place: Path) -> list[Row]:
@@ -154,6 +158,47 @@ def _guessed() -> Row:
         ratio=guessed / plain,
         at_most=TIMES_SQUARES,
     )
+
+
+def _worst(lines: int = 100_000) -> Row:
+    """The dearest verdict of a fuzz: lines of errors with parts repeated, cut and mixed."""
+    luck = random.Random(7)
+    files = sorted(MESSAGES.glob("*.json"))
+    said = [one["text"] for file in files for one in json.loads(file.read_bytes())["messages"]]
+    parts = [part for text in said for part in text.split()] + UNITS
+    judge_text("Error: x")  # what is built once
+    plain_s = min(timed(squares) for _ in range(ROUNDS))
+    worst_s = 0.0
+    for _ in range(lines // LINES_OF_OUTPUT):
+        text = "\n".join(_fuzzed(luck, said, parts) for _ in range(LINES_OF_OUTPUT))
+        spent_s = timed(judge_text, text)
+        if spent_s > worst_s:  # the machine may have been busy
+            worst_s = max(worst_s, min(timed(judge_text, text + " ") for _ in range(2)))
+    return Row(
+        what=f"classified: the worst of {lines:,} fuzzed lines",
+        measured=f"{worst_s * 1e3:.1f} ms",
+        beside=f"{SQUARES:,} squares {plain_s * 1e3:.2f} ms",
+        ratio=worst_s / plain_s,
+        at_most=TIMES_WORST,
+    )
+
+
+def _fuzzed(luck: random.Random, said: Sequence[str], parts: Sequence[str]) -> str:
+    match luck.randrange(4):
+        case 0:
+            return luck.choice(parts) * luck.randrange(1, 40)
+        case 1:
+            return " ".join(luck.choices(parts, k=luck.randrange(1, 30)))
+        case 2:
+            text = luck.choice(said)
+            return text[luck.randrange(len(text)) :]
+        case _:
+            return f"Error: {luck.choice(said)}"
+
+
+def judge_text(text: str) -> None:
+    evidence = Evidence(text=text, stream="unknown", exit_code=1)
+    classify(evidence, SIGNATURES["codex"], now=NOW, kind="codex")
 
 
 def squares() -> None:

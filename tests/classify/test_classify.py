@@ -185,3 +185,10 @@ def test_a_longer_time_than_the_day_is_believed() -> None:
     assert failure.wait_s == 36000.0
     short = per_day(delay="47s", now=1764309600.0, quota="PerMinute")
     assert (short.reason, short.wait_s) == (Reason.RATE_LIMIT, 47.0)
+
+
+def test_an_unknown_failure_shows_the_line_that_was_not_named() -> None:
+    text = "step 1 of 2\n" * 40 + "quack 4711: no more ducks\n\n"
+    failure = judge(Evidence(text=text, stream="stdout", exit_code=3))
+    assert failure is not None
+    assert (failure.reason, failure.evidence) == (Reason.UNKNOWN, "quack 4711: no more ducks")

@@ -1,12 +1,17 @@
 """Output that is made to be slow to read. A pattern that explodes shows as a hang here."""
 
+import sys
+
 import pytest
 
 from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import classify
+from fallbackd.classify.error_lines import MAX_FIRST_LINES, MAX_LAST_LINES, opens_like_error
+from fallbackd.classify.languages import in_english
+from fallbackd.classify.lines import MAX_HEAD_CHARS, MAX_TAIL_CHARS, lines_of
 from fallbackd.classify.reset_time import read_sentence
 from fallbackd.classify.rules import Rule, linear
-from fallbackd.core.protocol import Evidence
+from fallbackd.core.protocol import Evidence, StreamName
 from fallbackd.core.reasons import Reason
 from fallbackd_conversations.redact import redact
 
@@ -32,6 +37,46 @@ def test_no_output_is_slow_to_classify(unit: str) -> None:
         (f'{{"error": "{whole}', "http"),
     ):
         classify(Evidence(text=text, stream=stream), SIGNATURES["codex"], now=NOW)
+
+
+MAX_CALLS = 20_000
+"""Bound for calls of functions, those of the interpreter among them: some 10 ms."""
+
+
+def calls_of(text: str, stream: StreamName) -> int:
+    """Count what one verdict calls; the same in every process and on every machine."""
+    lines_of.cache_clear()
+    opens_like_error.cache_clear()
+    in_english.cache_clear()
+    count = 0
+
+    def called(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(called)
+    try:
+        classify(Evidence(text=text, stream=stream, exit_code=1), SIGNATURES["codex"], now=NOW)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("stream", ["stderr", "unknown", "jsonl"])
+def test_a_verdict_takes_a_bounded_number_of_steps(unit: str, stream: StreamName) -> None:
+    calls_of("Error: x", stream)  # what is built once
+    for width in (20, 100, 4_000):
+        line = unit * (width // len(unit) + 1)
+        assert calls_of("\n".join([line] * (60_000 // width)), stream) < MAX_CALLS
+
+
+def test_of_a_long_output_little_is_read() -> None:
+    lines = [f"Error {number}: connection reset by peer {number}" for number in range(5_000)]
+    read = lines_of("\n".join(lines), "stderr")
+    assert len(read) <= MAX_FIRST_LINES + MAX_LAST_LINES
+    assert read[-1].text == lines[-1]
+    assert sum(len(one.text) for one in read) < MAX_HEAD_CHARS + MAX_TAIL_CHARS
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -91,3 +91,12 @@ def test_words_of_any_language_go_before_a_bare_status(text: str, reason: str) -
 def test_a_time_is_read_in_other_languages(text: str, seconds: float | None) -> None:
     found = read_sentence(text, now=NOW, timezone="UTC")
     assert found == (None if seconds is None else pytest.approx(seconds, abs=61.0))
+
+
+def test_a_span_with_an_abbreviated_unit_is_read() -> None:
+    assert read_sentence("Quota dépassé. Réessayez dans 30s.", now=NOW) == 30.0
+    assert read_sentence("Límite alcanzado, inténtalo de nuevo en 5 h", now=NOW) == 18_000.0
+
+
+def test_of_a_long_message_the_end_is_read_too() -> None:
+    assert read_sentence(f"{'x' * 4_000} It renews in 2 days.", now=NOW) == 2 * 86_400.0

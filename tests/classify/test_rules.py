@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fallbackd.classify.common_rules import COMMON_RULES, searched
-from fallbackd.classify.rules import Screen, compiled
+from fallbackd.backends import SIGNATURES
+from fallbackd.classify.common_rules import COMMON_RULES, fitting
+from fallbackd.classify.rules import Rule, Screen, compiled
 
 MESSAGES = [
     one["text"]
@@ -15,13 +16,13 @@ MESSAGES = [
 ]
 
 
-def test_a_rule_finds_what_it_finds_without_the_screen() -> None:
+@pytest.mark.parametrize("rules", [COMMON_RULES, *filter(None, SIGNATURES.values())])
+def test_no_rule_that_finds_something_is_screened_out(rules: tuple[Rule, ...]) -> None:
     for line in {line for text in MESSAGES for line in text.split("\n")}:
-        for rule in COMMON_RULES:
-            if rule.pattern:
-                alone = compiled(rule).search(line)
-                screened = searched(rule, line)
-                assert (alone is None) == (screened is None), (rule.id, line)
+        possible = fitting(rules).among((line,))
+        for rule in rules:
+            if rule.pattern and compiled(rule).search(line):
+                assert rule in possible, (rule.id, line)
 
 
 @pytest.mark.parametrize(

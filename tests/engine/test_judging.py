@@ -44,7 +44,7 @@ FIRST = """
 from fallbackd.engine.judging import get_ready
 assert get_ready()
 from fallbackd.classify import common_rules, languages, model
-needed = (common_rules.screen, languages.stems, model.usable)
+needed = (common_rules.common, languages.stems, model.usable)
 print([one.cache_info().currsize for one in needed])
 """
 

@@ -32,8 +32,8 @@ from msgspec import structs
 
 from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_THROTTLES
 from fallbackd.classify.error_json import Said, is_json, is_page, read_body, read_lines
-from fallbackd.classify.error_lines import has_frames, is_side_call, unwrapped
-from fallbackd.classify.lines import SIGNAL_EXITS, Hit, first_fit, text_hit
+from fallbackd.classify.error_lines import has_frames, is_side_call, opens_error, unwrapped
+from fallbackd.classify.lines import SIGNAL_EXITS, Hit, first_fit, lines_of, text_hit
 from fallbackd.classify.model import Model
 from fallbackd.classify.reset_fields import is_spent
 from fallbackd.classify.reset_time import seconds_until_midnight, seconds_until_reset
@@ -86,7 +86,14 @@ def exit_alone(evidence: Evidence, rules: tuple[Rule, ...]) -> Hit | None:
         return _exit_hit(Reason.CRASH, "trace", evidence)
     if evidence.answered:
         return _exit_hit(Reason.TASK_FAILED, "exit-after-answer", evidence)
-    return _exit_hit(Reason.UNKNOWN, "exit", evidence)
+    return structs.replace(_exit_hit(Reason.UNKNOWN, "exit", evidence), text=_unnamed(evidence))
+
+
+def _unnamed(evidence: Evidence) -> str:
+    """The line that no rule knows and the model cannot name: the last error, else the last one."""
+    lines = lines_of(evidence.text, evidence.stream)
+    errors = [one for one in lines if opens_error(one)]
+    return next((one.text for one in reversed(errors or lines)), evidence.text)
 
 
 def _silent_end(evidence: Evidence) -> Hit | None:
@@ -97,7 +104,7 @@ def _silent_end(evidence: Evidence) -> Hit | None:
     return None
 
 
-MAX_TRACE_CHARS = 16_384
+MAX_TRACE_CHARS = 4_096
 
 
 def _has_own_trace(evidence: Evidence) -> bool:
@@ -225,11 +232,11 @@ def _end_of(text: str) -> str:
 
 VERSION = Rule("version", Reason.NOT_CONFIGURED, detail="version")
 
-_MAX_VERSION_CHARS = 16_384
+_MAX_VERSION_CHARS = 4_096
 _REFUSES = re.compile(
     # opencode prints its help alone; version 2 an error
-    r"\A\s*opencode (?:run|serve) \["
-    r"|^\s*(?:Unrecognized flag: -|Unknown subcommand \")"
+    r"\A\s{0,80}opencode (?:run|serve) \["
+    r"|^[ \t]{0,80}(?:Unrecognized flag: -|Unknown subcommand \")"
     r"|^(?:[\w./-]{1,60}: )?(?:fatal |usage )?(?:error: )?(?:"
     # clap, commander, yargs, argparse, getopt, cobra, Go's own flags
     r"unexpected argument '.{1,200}' found"
@@ -251,7 +258,7 @@ _REFUSES = re.compile(
 _UNREADABLE = re.compile(r"^(?:\w{1,40} )?SyntaxError: (?!.{0,300}\bJSON\b)", re.M)
 _LOADER = re.compile(
     r"\((?:node:)?internal/modules/|at (?:async )?Module(?:Job|Loader)\b"
-    r'|^\s*File "[^"\n]{1,400}", line \d+$',
+    r'|^[ \t]{0,80}File "[^"\n]{1,400}", line \d+$',
     re.M,
 )
 
@@ -431,7 +438,7 @@ def _known_statement(said: tuple[Said, ...], rules: tuple[Rule, ...]) -> Hit | N
     """The last statement that a rule knows; among them one with words before one with a status."""
     by_status: Hit | None = None
     for statement in reversed(said):
-        rule = first_fit(statement, (*rules, *COMMON_RULES))
+        rule = first_fit(statement, rules)
         if rule is None:
             continue
         hit = Hit(rule=rule, text=statement.text, confidence="structured", said=statement)
@@ -587,7 +594,13 @@ def _texts(hit: Hit, evidence: Evidence, said: tuple[Said, ...]) -> list[str]:
         texts.append(_around(evidence.text, hit.text))
     elif evidence.stream in ("http", "exception", "jsonl"):
         texts.extend(s.text for s in said)
-    return texts
+    size, few = 0, []
+    for text in dict.fromkeys(texts):
+        few.append(text[:_SHORT_CHARS])
+        size += len(few[-1])
+        if size > _SHORT_CHARS:
+            break
+    return few
 
 
 def _around(text: str, line: str) -> str:

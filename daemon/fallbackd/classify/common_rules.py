@@ -5,9 +5,11 @@ Wording comes before status: a provider says `overloaded` in a 400 and `insuffic
 a 429. The first block names causes that others are mistaken for; statuses alone come last.
 """
 
+from collections import defaultdict
+from collections.abc import Iterable
 from functools import lru_cache
 
-from fallbackd.classify.rules import Found, Rule, Screen, compiled, words
+from fallbackd.classify.rules import Rule, Screen, words
 from fallbackd.core.reasons import Reason
 
 _R = Reason
@@ -462,23 +464,40 @@ GENERAL_THROTTLES = frozenset({"throttle", "http-429"})
 """Rules whose wording says nothing about a window: a stated time of hours makes it a plan's."""
 
 
-def searched(rule: Rule, line: str) -> Found | None:
-    """Search a line by the pattern of a rule. Of the common ones most are ruled out by one pass."""
-    if rule.pattern in _patterns() and rule.pattern not in _possible(line):
-        return None
-    return compiled(rule).search(line)
+class Fitting:
+    """
+    Rules by what they ask for, so that a statement is compared with the few that may fit it: one
+    pass in linear time rules out most patterns.
+    """
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self._rules = rules
+        self._by: dict[str | int, list[int]] = defaultdict(list)
+        for at, rule in enumerate(rules):
+            asked = (rule.pattern,) if rule.pattern else rule.statuses
+            for one in (*rule.codes, *asked):
+                self._by[one].append(at)
+        screened = {one.pattern for one in rules if one.pattern and not one.is_users}
+        self._screen = Screen(sorted(screened))
+        self._users = frozenset(one.pattern for one in rules if one.pattern and one.is_users)
+
+    def among(
+        self, lines: Iterable[str], words: Iterable[str] = (), status: int | None = None
+    ) -> list[Rule]:
+        """The rules that may fit, in their order."""
+        named: set[str | int] = {*words, *self._users}
+        if status is not None:
+            named.add(status)
+        named.update(*map(self._screen.may_find, lines))
+        places = {at for one in named for at in self._by.get(one, ())}
+        return [self._rules[at] for at in sorted(places)]
+
+
+@lru_cache(maxsize=64)
+def fitting(rules: tuple[Rule, ...]) -> Fitting:
+    return Fitting(rules)
 
 
 @lru_cache(maxsize=1)
-def _patterns() -> frozenset[str]:
-    return frozenset(rule.pattern for rule in COMMON_RULES if rule.pattern)
-
-
-@lru_cache(maxsize=1)
-def screen() -> Screen:
-    return Screen(sorted(_patterns()))
-
-
-@lru_cache(maxsize=256)
-def _possible(line: str) -> frozenset[str]:
-    return screen().may_find(line)
+def common() -> Fitting:
+    return Fitting(COMMON_RULES)

@@ -14,14 +14,14 @@ from fallbackd.classify.reset_fields import names_spent_window
 from fallbackd.lib import foreign_json
 
 MAX_DEPTH = 8
-MAX_JSON_LINE_CHARS = 200_000
-MAX_SAID_CHARS = 4_000
+MAX_JSON_LINE_CHARS = 65_536
+MAX_SAID_CHARS = 1_000
 """Patterns are searched in the beginning and in the end of a message this long."""
 MAX_STATEMENTS = 50
 """Bound for a log of errors, of which the last ones count: the program died of one of these."""
-MAX_LINES = 400
+MAX_LINES = 200
 """Bound for a log, of which the last lines are read."""
-MAX_PARTS = 60
+MAX_PARTS = 20
 """Lines of one message, and words, that patterns are searched in: half from each end."""
 
 

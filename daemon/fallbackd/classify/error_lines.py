@@ -9,6 +9,7 @@ service's words to a person, or prose.
 """
 
 import re
+from functools import lru_cache
 
 import msgspec
 from msgspec import Struct
@@ -32,22 +33,27 @@ _SOURCE = re.compile(r"^\s*\S+\.(?:[cm]?[jt]sx?|py|go|rs|java|rb|php|cs|kt):\d+(
 _PANIC_PLACE = re.compile(r"(panicked at )\S{1,300}:\d+:\d+:?")
 
 
+_FRAMES = (_JAVASCRIPT, _PYTHON, _RUST, _GO, _RUBY, _SOURCE, _MORE)
+_MAY_BE_FRAME = re.compile(
+    r"^[ \t]*(?:at .|\.\.\. \d|File \"|\d+:|from \S|\S+\.[a-z]{2,4}:\d)", re.M
+)
+"""Begin of a frame, sought once in a text: most texts have none."""
+
+
 def is_frame(line: str) -> bool:
     """Frames whose line says so by itself; those of Go and the source below are not seen here."""
-    return any(
-        shape.match(line) for shape in (_JAVASCRIPT, _PYTHON, _RUST, _GO, _RUBY, _SOURCE, _MORE)
-    )
+    return _MAY_BE_FRAME.match(line) is not None and any(one.match(line) for one in _FRAMES)
 
 
 def has_frames(text: str) -> bool:
-    return any(is_frame(line) for line in text.split("\n"))
+    return _MAY_BE_FRAME.search(text) is not None and any(map(is_frame, text.split("\n")))
 
 
 def without_frames(text: str) -> str:
     """Leave out frames, with the source that some of them quote below themselves."""
-    lines = text.split("\n")
-    if not any(map(is_frame, lines)):
+    if not has_frames(text):
         return text
+    lines = text.split("\n")
     kept: list[str] = []
     quotes = False  # a line of source and a marker below it follow
     for at, line in enumerate(lines):
@@ -64,10 +70,10 @@ def without_frames(text: str) -> str:
 MAX_LINE_CHARS = 4_000
 """No program states its failure in a longer line."""
 
-MAX_FIRST_LINES, MAX_LAST_LINES = 20, 60
+MAX_FIRST_LINES, MAX_LAST_LINES = 5, 35
 """Bounds for many candidates: the first and the last ones count."""
 
-MAX_BLOCK_LINES, MAX_BLOCK_CHARS = 14, 2_000
+MAX_BLOCK_LINES, MAX_BLOCK_CHARS = 14, 1_200
 """A statement over several lines, as terminals wrap it and JSON is printed, is no longer."""
 
 
@@ -399,6 +405,7 @@ _STATUS = re.compile(
     r"|Service Unavailable|Internal Server Error|Gateway Time-?out|Payment Required|Not Found)",
     re.I,
 )
+_ONE_STATUS = re.compile(r"[1-5]\d\d")
 MAX_OPENING_CHARS = 300
 STATUS_LINE = re.compile(
     r"(?:HTTP[/ ]?[\d.]*[ :]*[45]\d\d\b|HTTP (?:response )?error"
@@ -444,6 +451,7 @@ _ERROR_OPENING = re.compile(
 )
 
 
+@lru_cache(maxsize=256)
 def opens_like_error(line: str) -> bool:
     return bool(_ERROR_OPENING.match(line[:MAX_OPENING_CHARS]))
 
@@ -454,7 +462,7 @@ def opens_error(line: Line) -> bool:
 
 
 def status_in(line: str) -> int | None:
-    found = _STATUS.search(line)
+    found = _STATUS.search(line) if _ONE_STATUS.search(line) else None
     if found is None:
         return None
     status = int(found["a"] or found["b"] or found["c"])

@@ -94,7 +94,8 @@ def _because(
         if is_status and evidence.text.strip():
             return (
                 f"the exit status says that it failed, and the likeliest reason,"
-                f" {best[0].value}, is below {LIKELY:.0%}: {best[1]:.0%}"
+                f" {best[0].value}, is below {LIKELY:.0%}: {best[1]:.0%};"
+                f" the line that was not named: {failure.evidence}"
             )
         return _decided(failure)
     if evidence.exit_code == 0:

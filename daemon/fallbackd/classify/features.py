@@ -282,9 +282,14 @@ _HAS: tuple[tuple[str, re.Pattern[str]], ...] = (  # in the text in lower case
 )
 
 
+_FIRST_LINES, _MOST_LINES = 10, 40
+"""Lines that are looked at: of many the first and the last ones."""
+
+
 def shape_of(text: str, http_status: int | None) -> list[str]:
     """`name=value` for every property of the lines; values are steps, not amounts."""
     lines = [line for line in text.split("\n") if line.strip()]
+    lines = lines[:_FIRST_LINES] + lines[max(_FIRST_LINES, len(lines) - _MOST_LINES) :]
     count = max(1, len(lines))
     status = None if http_status is None else http_status // 100
     found = [

@@ -6,12 +6,19 @@ behind a vendor's own mark of one, in a channel where that vendor prints errors.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 
 from msgspec import Struct
 
-from fallbackd.classify.common_rules import COMMON_RULES, GENERAL_FAULTS, searched
+from fallbackd.classify.common_rules import (
+    COMMON_RULES,
+    GENERAL_FAULTS,
+    Fitting,
+    common,
+    fitting,
+)
 from fallbackd.classify.error_json import Said, is_json, read_embedded
 from fallbackd.classify.error_lines import (
     ADDRESSED,
@@ -57,10 +64,14 @@ MAX_NOTICE_CHARS = 500
 SIGNAL_EXITS = frozenset(128 + n for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 
 
-def first_fit(said: Said, rules: Iterable[Rule]) -> Rule | None:
-    """Wording before status: statuses that stand alone are at the end of the common rules."""
+def first_fit(said: Said, rules: tuple[Rule, ...] = ()) -> Rule | None:
+    """
+    The first of these rules, then of the common ones, that fits anywhere in a statement. Wording
+    before status: statuses that stand alone are at the end of the common rules.
+    """
     lines, words = said.lines, frozenset(said.words)
-    for rule in rules:
+    first = fitting(rules).among(lines, words, said.status) if rules else []
+    for rule in chain(first, common().among(lines, words, said.status)):
         if rule.opens:
             continue
         if not words.isdisjoint(rule.codes):
@@ -69,7 +80,7 @@ def first_fit(said: Said, rules: Iterable[Rule]) -> Rule | None:
             continue
         if not rule.pattern and rule.statuses:
             return rule
-        if rule.pattern and any(searched(rule, line) for line in lines):
+        if rule.pattern and any(map(compiled(rule).search, lines)):
             return rule
     return None
 
@@ -99,8 +110,8 @@ def lines_of(text: str, stream: str) -> tuple[Line, ...]:
 
 
 NEWLINE = "\n"
-MAX_HEAD_CHARS, MAX_TAIL_CHARS = 8_192, 32_768
-MAX_HEAD_LINES, MAX_TAIL_LINES = 50, 300
+MAX_HEAD_CHARS, MAX_TAIL_CHARS = 2_048, 6_144
+MAX_HEAD_LINES, MAX_TAIL_LINES = 10, 60
 """
 Bounds for a long output, whose beginning and end are read: a failure ends a run, or keeps it from
 beginning.
@@ -119,6 +130,20 @@ def _both_ends(text: str) -> str:
     return NEWLINE.join((*head.split(NEWLINE, MAX_HEAD_LINES)[:MAX_HEAD_LINES], "", tail))
 
 
+MAX_READ_CHARS = 2_400
+"""Bound for all statements of an output together, the last ones first."""
+
+
+def _last_first(lines: tuple[Line, ...]) -> Iterator[int]:
+    """Places of the lines that are read, from the end of the output."""
+    left = MAX_READ_CHARS
+    for at in reversed(range(len(lines))):
+        left -= len(lines[at].text)
+        if left < 0 and at + 1 < len(lines):
+            return
+        yield at
+
+
 def _vendor_line(
     evidence: Evidence, rules: tuple[Rule, ...], *, only_despite_success: bool = False
 ) -> Hit | None:
@@ -128,12 +153,15 @@ def _vendor_line(
         for r in rules
         if _is_heard(r, evidence.stream) and not (only_despite_success and r.requires_exit)
     ]
+    if not heard:
+        return None
     weak: Hit | None = None
     lines = lines_of(evidence.text, evidence.stream)
-    for at in reversed(range(len(lines))):
-        opener = _opener(lines[at].text, heard)
+    openers, known = [one for one in heard if one.opens], fitting(rules)
+    for at in _last_first(lines):
+        opener = _opener(lines[at].text, openers)
         if opener is None:
-            hit = _known_line(lines, at, heard)
+            hit = _known_line(lines, at, known, heard)
         else:
             hit = _behind(opener, lines, at, rules)
         if hit is not None and _is_sure(hit, opener):
@@ -147,12 +175,14 @@ def _is_sure(hit: Hit, opener: Rule | None) -> bool:
 
 
 def _opener(line: str, rules: list[Rule]) -> Rule | None:
-    return next((r for r in rules if r.opens and compiled(r).match(line)), None)
+    return next((one for one in rules if compiled(one).match(line)), None)
 
 
-def _known_line(lines: tuple[Line, ...], at: int, rules: list[Rule]) -> Hit | None:
-    for rule in (one for one in rules if not one.opens):
-        found = searched(rule, lines[at].text)
+def _known_line(lines: tuple[Line, ...], at: int, rules: Fitting, heard: list[Rule]) -> Hit | None:
+    for rule in rules.among((lines[at].text,)):
+        if rule.opens or rule not in heard:
+            continue
+        found = compiled(rule).search(lines[at].text)
         if found and (rule.anywhere or found.start() == 0 or opens_error(lines[at])):
             return Hit(rule=rule, text=_block(lines, at), confidence="text")
     return None
@@ -162,7 +192,7 @@ def _behind(opener: Rule, lines: tuple[Line, ...], at: int, rules: tuple[Rule, .
     """The text after a vendor's mark of an error; the mark itself may name a reason."""
     line, block = lines[at].text, _block(lines, at)
     said = _said_in(block[_end_of_match(opener, line) :].strip() or line)
-    rule = first_fit(said, (*rules, *COMMON_RULES))
+    rule = first_fit(said, rules)
     if rule is not None:
         return Hit(rule=rule, text=block, confidence="text", said=said)
     if opener.reason is not Reason.UNKNOWN:
@@ -192,7 +222,7 @@ def _said_in(text: str) -> Said:
     flat = " ".join(text.split())
     inner = read_embedded(flat) if "{" in flat else None
     words = tuple(m[1].lower() for m in TYPE_INSIDE.finditer(flat[:600]))
-    status = status_in(flat)
+    status = status_in(flat[:600])
     if inner is not None:
         words, status = (*words, *inner.words), status or inner.status
     return Said(
@@ -225,7 +255,7 @@ def _common_line(evidence: Evidence) -> Hit | None:
         is_own=is_errors and bool(evidence.exit_code),
     )
     weak: Hit | None = None
-    for at in reversed(range(len(output.lines))):
+    for at in _last_first(output.lines):
         hit = output.hit_at(at)
         if hit is None:
             continue
@@ -262,7 +292,7 @@ class _Output(Struct, frozen=True, kw_only=True):
         """A line that opens like an error, and all of what it states."""
         text = _block(self.lines, at)
         said = _said_in(text)
-        rule = _fits_all(said, COMMON_RULES)
+        rule = first_fit(said)
         if rule is None:
             return None, text
         return Hit(rule=rule, text=text, confidence="text", said=said), said.text
@@ -270,7 +300,7 @@ class _Output(Struct, frozen=True, kw_only=True):
     def _report(self, at: int) -> tuple[Hit | None, str]:
         """A line that may be prose, and what tells whose failure it speaks of."""
         text = self.lines[at].text
-        rule = _says(text, COMMON_RULES)
+        rule = _says(text)
         if rule is None:
             return None, text
         is_foreign = rule.reason is Reason.CRASH and not self.is_own
@@ -287,25 +317,14 @@ def _whole_trace(lines: tuple[Line, ...], at: int) -> str:
     return end if is_of_another(end) else block
 
 
-def _fits_all(said: Said, rules: Iterable[Rule]) -> Rule | None:
-    """Match a statement that is known to be an error: a rule may fit anywhere in it."""
-    for rule in rules:
-        if rule.codes and any(w in rule.codes for w in said.words):
-            return rule
-        if rule.pattern:
-            if rule.statuses and said.status not in rule.statuses:
-                continue
-            if any(searched(rule, line) for line in said.lines):
-                return rule
-        elif rule.statuses and said.status in rule.statuses:
-            return rule
-    return None
-
-
-def _says(line: str, rules: Iterable[Rule]) -> Rule | None:
+def _says(line: str) -> Rule | None:
     """
     Match a line that may be prose: it has to begin with what a rule knows, and to be a report.
     """
+    names = type_names(line)
+    likely = common().among((line,), names)
+    if not likely:
+        return None
     lead = LEAD.match(line[:400])
     is_prose = PROSE.search(first_sentence(line)) is not None
     may_lead = not is_prose and (
@@ -313,12 +332,12 @@ def _says(line: str, rules: Iterable[Rule]) -> Rule | None:
     )
     saying = _Saying(
         line=line,
-        names=type_names(line),
+        names=names,
         lead_end=-1 if lead is None else lead.end(),
         is_prose=is_prose,
         may_lead=may_lead,
     )
-    return next((rule for rule in rules if saying.fits(rule)), None)
+    return next(filter(saying.fits, likely), None)
 
 
 class _Saying(Struct, frozen=True, kw_only=True):
@@ -340,9 +359,8 @@ class _Saying(Struct, frozen=True, kw_only=True):
         is_anchored = rule.pattern.startswith("^")
         if self.is_prose and not is_anchored:
             return False
-        found = searched(rule, self.line)
-        if found is not None and not self.may_lead:
-            found = compiled(rule).match(self.line)
+        pattern = compiled(rule)
+        found = pattern.search(self.line) if self.may_lead else pattern.match(self.line)
         if found is None:
             return False
         return (is_anchored and found.start() == 0) or self._states(found)

@@ -36,7 +36,8 @@ MAX_PAST_S = 10 * 365 * 86400.0
 """An old output may be read much later."""
 
 
-MAX_SENTENCE_CHARS = 8_000
+MAX_SENTENCE_CHARS, MAX_BROKEN_CHARS = 1_500, 600
+"""Of a longer message the beginning and the end are read."""
 
 
 def seconds_until_reset(
@@ -62,11 +63,12 @@ def seconds_until_reset(
     found = list(read_headers(headers or {}, now=now))
     for body in bodies:
         found.extend(read_json(body, now=now, timezone=timezone))
-    if _choose(found) is None:
-        for text in texts:
-            seconds = read_sentence(text, now=now, timezone=timezone)
-            if seconds is not None:
-                found.append(Stated(seconds))
+    for text in texts:
+        if _choose(found) is not None:
+            break
+        seconds = read_sentence(text, now=now, timezone=timezone)
+        if seconds is not None:
+            found.append(Stated(seconds))
     return _choose(found)
 
 
@@ -226,10 +228,12 @@ def _without_log_stamps(text: str) -> str:
 
 def read_sentence(text: str, *, now: float, timezone: str | None = None) -> float | None:
     """Seconds from now that a message states, or None."""
-    text = _without_log_stamps(plain_digits(text[:MAX_SENTENCE_CHARS]))
+    if len(text) > MAX_SENTENCE_CHARS:
+        text = f"{text[: MAX_SENTENCE_CHARS // 2]}\n{text[-MAX_SENTENCE_CHARS // 2 :]}"
+    text = _without_log_stamps(plain_digits(text))
     text = _without_unspent(_OWN_BACKOFF.sub(_unless_stated, text))
     seconds = _read_flat(" ".join(text.split()), now=now, timezone=timezone)
-    if seconds is None and "\n" in text:
+    if seconds is None and "\n" in text and len(text) <= MAX_BROKEN_CHARS:
         # Some terminals break lines inside words ("try a\ngain at").
         joined = " ".join(text.replace("\n", "").split())
         seconds = _read_flat(joined, now=now, timezone=timezone)
@@ -481,6 +485,10 @@ def _foreign_patterns() -> tuple[
     return units, one, date
 
 
+_SHORT_UNITS = {"s": "seconds", "min": "minutes", "h": "hours"}
+_SHORT_UNIT = re.compile(r"(?<=\d)\s?(s|min|h)(?![\w:])")
+
+
 def _with_english_units(text: str) -> str:
     text = re.sub(
         r"[一两兩二三四五六七八九十](?=\s?[个個]?(?:秒|分|小|時|天|日|周|週|星))",
@@ -489,6 +497,7 @@ def _with_english_units(text: str) -> str:
     )
     units, one, _ = _foreign_patterns()
     text = one.sub("1 ", text)
+    text = _SHORT_UNIT.sub(lambda found: f" {_SHORT_UNITS[found[1]]} ", text)
     for pattern, unit in units:
         text = pattern.sub(unit, text)
     return text

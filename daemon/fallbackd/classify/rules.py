@@ -68,6 +68,9 @@ class Rule(Struct, frozen=True):
     is_users: bool = False
     """Written by a user: searched by an engine that takes linear time whatever the pattern is."""
 
+    def __hash__(self) -> int:
+        return hash(self.id)
+
 
 def words(text: str) -> tuple[str, ...]:
     """Machine-readable words, as they are listed over lines."""

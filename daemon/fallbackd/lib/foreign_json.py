@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 _HIGH, _LOW = rb"u[dD][89abAB][\da-fA-F]{2}", rb"u[dD][c-fC-F][\da-fA-F]{2}"
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(rb"\\(?:%b\\%b|(%b|%b)|.)" % (_HIGH, _LOW, _HIGH, _LOW), re.S)
 
 
@@ -31,7 +32,7 @@ def decode(data: bytes | str, kind: Any = Any) -> Any:
         raise
     except msgspec.DecodeError:
         raw = data.encode() if isinstance(data, str) else data
-        whole = without_halves(raw)
+        whole = without_halves(raw) if _HALF.search(raw) else raw
         if whole == raw:
             raise
         return decoder.decode(whole)
