@@ -111,7 +111,7 @@ NO_TMUX = Trouble(
 
 DAMAGED_WEIGHTS = Trouble(
     kind="weights",
-    message="the learned model is damaged, so that the rules alone tell why an agent failed",
+    message="the learned model is damaged, so that failures are classified by the rules alone",
     fix="pipx reinstall fallbackd",
 )
 
