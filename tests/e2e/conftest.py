@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 LONGEST = (
+    "test_packages",
     "test_gateway_clients",
     "test_fuzz",
     "test_failover",
