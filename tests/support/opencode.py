@@ -33,14 +33,14 @@ class WhoseDouble:
     Attributes:
         listeners: The process at an address.
         owners: Whose a process is; the others are persons'.
-        awaits: A program waits for the answer to each message.
+        awaits: A program waits for the answer to each message; None: that cannot be seen.
         stopped: How often a session was asked to stop; None: no log.
     """
 
     def __init__(self) -> None:
         self.listeners: dict[str, int] = {}
         self.owners: dict[int, Owner] = {}
-        self.awaits = False
+        self.awaits: bool | None = False
         self.stopped: int | None = None
 
     def owner(self, pid: int | None) -> Owner:
@@ -49,7 +49,7 @@ class WhoseDouble:
     def server_at(self, url: str) -> int | None:
         return self.listeners.get(url)
 
-    def is_awaited(self, url: str, written: Sequence[Written], *, certainly: bool) -> bool:
+    def is_awaited(self, url: str, written: Sequence[Written], *, certainly: bool) -> bool | None:
         return self.awaits and bool(written)
 
     def stops(self, pid: int | None, session: str, *, since_at: float) -> int | None:

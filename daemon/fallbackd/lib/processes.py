@@ -367,6 +367,8 @@ def _connections() -> Iterator[_Connection]:
             while time.monotonic() < deadline:
                 if (yield from _read(kernel.recv(1 << 18))):
                     break
+            else:
+                raise TimeoutError(errno.ETIMEDOUT, "sock_diag")
 
 
 def _read(data: bytes) -> Generator[_Connection, None, bool]:

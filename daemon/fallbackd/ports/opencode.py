@@ -104,9 +104,10 @@ class Whose(Protocol):
         """The process behind an address; None: it cannot be seen from here."""
         ...
 
-    def is_awaited(self, url: str, written: Sequence[Written], *, certainly: bool) -> bool:
+    def is_awaited(self, url: str, written: Sequence[Written], *, certainly: bool) -> bool | None:
         """
-        Return whether a program waits at a server for the answer to one of these messages.
+        Return whether a program waits at a server for the answer to one of these messages; None:
+        that cannot be seen.
 
         Args:
             certainly: False: as far as it cannot be ruled out.

@@ -800,6 +800,20 @@ async def test_a_turn_whose_program_has_got_its_error_is_not_gone_on_with(tmp_pa
         assert w.server.calls == []
 
 
+@pytest.mark.parametrize(("still", "rescues"), [(False, 1), (True, 0), (None, 0)])
+async def test_a_request_that_was_answered_before_the_turn_ended_did_not_wait_for_it(
+    tmp_path: Path, still: bool | None, rescues: int
+) -> None:
+    async with watching(tmp_path, policy()) as w:
+        w.whose.awaits = True  # a second project is loaded meanwhile
+        w.server.begins(SESSION, FIRST, "a/m")
+        await w.rest()
+        w.whose.awaits = still
+        w.server.retries(SESSION, "Too many requests")
+        await w.rest()
+        assert len(w.server.prompts) == rescues
+
+
 async def test_every_turn_of_a_command_that_ends_with_it_is_left_but_the_next_is_redirected(
     tmp_path: Path,
 ) -> None:

@@ -476,10 +476,10 @@ class Around:
         message: str,
         *,
         certainly: bool = False,
-    ) -> bool:
+    ) -> bool | None:
         """
         Return whether a program waits for the turn of a message, which ends for it where it is
-        stopped.
+        stopped; None: that cannot be seen.
 
         Args:
             messages: Of the session, that one among them.

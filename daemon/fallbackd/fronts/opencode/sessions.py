@@ -265,7 +265,18 @@ class Sessions:
         called = await self._link.call("GET", path, directory=track.directory)
         is_found = called.is_good and isinstance(called.body, dict)
         found = (called.body,) if is_found else track.messages.listed()
-        return await self._around.is_awaited(found, message, certainly=True)
+        return bool(await self._around.is_awaited(found, message, certainly=True))
+
+    async def _is_awaited(self, track: Track, look: Look, *, is_retry: bool) -> bool:
+        """
+        Return whether a program waits for the turn. A request that was answered before the turn
+        ended waited for something else, such as a session in another project.
+        """
+        still = await self._around.is_awaited(look.messages or (), track.message)
+        is_running = is_retry and not look.is_late and bool(look.messages)
+        if is_running and still is False:
+            track.awaited = ""
+        return bool(still) or track.awaited == track.message
 
     async def _where(self, track: Track) -> Where:
         if track.directory:
@@ -338,8 +349,7 @@ class Sessions:
             wrote=wrote,
             is_child=bool(track.parent),
             can_move=self._link.is_inside,
-            is_awaited=track.awaited == track.message
-            or await self._around.is_awaited(messages or (), track.message),
+            is_awaited=await self._is_awaited(track, look, is_retry=is_retry),
             is_late=look.is_late,
             compacts=work is not None and work.compacts,
             continues=work is not None and work.continues,

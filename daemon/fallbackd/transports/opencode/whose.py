@@ -70,14 +70,14 @@ class ProcessOwners:
     def server_at(self, url: str) -> int | None:
         return listener(url)
 
-    def is_awaited(self, url: str, written: Sequence[Written], *, certainly: bool) -> bool:
+    def is_awaited(self, url: str, written: Sequence[Written], *, certainly: bool) -> bool | None:
         port = urlsplit(url).port if url.startswith("http") else None
         if port is None:
             return False
         try:
             waiting = unanswered(port)
         except OSError:
-            return False
+            return None
         server = listener(url) if waiting else None
         ours = (os.getpid(), server)
         return any(
