@@ -104,7 +104,7 @@ def test_no_file_in_reach_of_agents_names_a_place_a_command_or_an_address(place:
     )
     read = (
         read_fallbacks(text, path="f.json", home="/home/u"),
-        read_agent(text, path="a.json", say=lambda *_: None),
+        read_agent(text, path="a.json", name="a", say=lambda *_: None),
         read_voice(f'{{"codex": {text}}}', path="v.json", now=2.0).marks[0],
     )
     assert [type(found) for found in read] == list(MAY_DECIDE)

@@ -81,10 +81,11 @@ class AgentFile(Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
 
 
-def read_agent(text: str, *, path: str, say: Say) -> AgentFile | None:
+def read_agent(text: str, *, path: str, name: str, say: Say) -> AgentFile | None:
     """
     Args:
-        path: Of the file; its stem is the agent's name where the file gives none.
+        path: Of the file.
+        name: The agent's, where the file gives none.
 
     Returns:
         None where the file says nothing of fallbacks, or nothing that can be used.
@@ -101,16 +102,11 @@ def read_agent(text: str, *, path: str, say: Say) -> AgentFile | None:
     fallback = raw.get("fallback") if isinstance(raw, Mapping) else None
     if not isinstance(fallback, Mapping) or "models" not in fallback:
         return None
-    name = _name_of(raw, path)
+    given = raw.get("name")
+    if isinstance(given, str) and 1 <= len(given) <= 128 and given.isprintable():
+        name = given
     models = read_models(fallback["models"], f"{path}: fallback.models", say)
     return AgentFile(name=name, models=models) if models and name else None
-
-
-def _name_of(raw: Mapping[str, Any], path: str) -> str:
-    name = raw.get("name")
-    if isinstance(name, str) and 1 <= len(name) <= 128 and name.isprintable():
-        return name
-    return path.rpartition("/")[2].rpartition(".")[0]
 
 
 Decides = Literal["which models", "when", "what is a failure", "a log in its place", "itself"]
@@ -215,9 +211,9 @@ def _with(found: FoundFiles, project: Project) -> FoundFiles:
 def stamp_of(directory: str, *, home: str, explicit: str | None = None) -> FileStamp:
     """Equal as long as nothing has changed. Cheap: files are looked at and not read."""
     places = [explicit] if explicit else list(_places(directory, home))
-    for base, is_flat in (*_user_dirs(home, ()), *_own_dirs(directory)):
+    for base in (*_user_dirs(home, ()), *_own_dirs(directory)):
         places.append(base)
-        places.extend(_agent_paths(base, is_flat=is_flat))
+        places.extend(_agent_paths(base))
     seen = []
     for place in places:
         try:
@@ -255,34 +251,36 @@ def _read(path: str, home: str) -> Fallbacks:
     return read_fallbacks(content.text, path=path, home=home)
 
 
-def _user_dirs(home: str, more: tuple[str, ...]) -> tuple[tuple[str, bool], ...]:
-    """(directory, whether only its own files count), the later one wins."""
+def _user_dirs(home: str, more: tuple[str, ...]) -> tuple[str, ...]:
+    """The later one wins."""
     extra = (f"{home}/{one[2:]}" if one.startswith("~/") else one for one in more)
     return (
-        (f"{home}/{USERS}/agents", True),
-        (f"{home}/{USERS}/agent", False),
-        *((one, False) for one in extra if one.startswith("/")),
+        f"{home}/{USERS}/agents",
+        f"{home}/{USERS}/agent",
+        *(one for one in extra if one.startswith("/")),
     )
 
 
-def _own_dirs(directory: str) -> tuple[tuple[str, bool], ...]:
-    """(directory, whether only its own files count), the later one wins."""
+def _own_dirs(directory: str) -> tuple[str, ...]:
+    """The later one wins."""
     return tuple(
-        (f"{level}/{OWN}/{name}", False)
+        f"{level}/{OWN}/{name}"
         for level in reversed(_levels(directory))
         for name in ("agents", "agent")
     )
 
 
-def _agents(bases: tuple[tuple[str, bool], ...], say: Say) -> Mapping[str, tuple[str, ...]]:
+def _agents(bases: tuple[str, ...], say: Say) -> Mapping[str, tuple[str, ...]]:
+    """The chains by agent. As in opencode, an agent's name has the folders that it lies in."""
     found: dict[str, tuple[str, ...]] = {}
-    for base, is_flat in bases:
-        for path in _agent_paths(base, is_flat=is_flat):
+    for base in bases:
+        for path in _agent_paths(base):
             if not _is_inside(path, base):
                 say(path, "leads out of its directory; it is left out.")
                 continue
             text = _text(path)
-            agent = None if text is None else read_agent(text, path=path, say=say)
+            name = path.removeprefix(f"{base}/").rpartition(".")[0]
+            agent = None if text is None else read_agent(text, path=path, name=name, say=say)
             if agent is not None:
                 found[agent.name] = agent.models
     return found
@@ -295,11 +293,11 @@ def _is_inside(path: str, base: str) -> bool:
         return False  # a link that must not be read
 
 
-def _agent_paths(base: str, *, is_flat: bool) -> list[str]:
+def _agent_paths(base: str) -> list[str]:
     found: list[str] = []
     seen = 0
     for folder, folders, files in os.walk(base):
-        folders[:] = [] if is_flat else sorted(folders)
+        folders.sort()
         seen += 1 + len(files)
         found.extend(
             f"{folder}/{name}" for name in sorted(files) if name.endswith((".md", ".json"))
