@@ -14,6 +14,7 @@ from tests.e2e.test_remembering import FIRST, SECOND
 from tests.e2e.test_resumption import said
 from tests.e2e.test_stopping import a_moment
 from tests.support.provider_frames import TEXT
+from tests.support.served import until
 from tests.support.survival.points import RESIDENT
 
 from fallbackd.lib.failpoints import OPTION, VARIABLE
@@ -188,6 +189,29 @@ async def test_a_turn_goes_on_while_there_is_no_daemon(tmp_path: Path, kind: str
             assert done["delegation"] == begun["delegation"]
             assert len(done["attempts"]) == 1
             assert len(s.provider.calls(kind, kind="main")) == 1
+
+
+@every_kind
+async def test_none_stays_behind_a_daemon_that_does_not_come_back(
+    tmp_path: Path, kind: str
+) -> None:
+    async with scene(tmp_path, residents=2, patience_s=60) as s:
+        assert (await s.delegate(kind, session="rests"))["text"] == TEXT
+        await appear(stays(s, kind))
+        await s.daemon.kill()
+        await until(lambda: matching(stays(s, kind)) == [])
+        await s.daemon.start()
+        s.provider.log.clear()
+        s.provider.behave(kind, "slow", pause_s=0.5)
+        begun = await s.begin(kind, session="works", request_id="works")
+        await s.provider.called(kind)
+        await s.daemon.kill()
+        await until(lambda: matching(stays(s, kind)) == [])
+        await s.daemon.start()
+        done = await s.delegate(kind, session="works", request_id="works")
+        assert (done["state"], done["text"]) == ("succeeded", TEXT), s.daemon.log()
+        assert done["delegation"] == begun["delegation"]
+        assert len(s.provider.calls(kind, kind="main")) == 1
 
 
 @pytest.mark.timeout(600)

@@ -151,12 +151,14 @@ async def staying(
     *,
     most: int = 3,
     leaves: bool = False,
+    is_killed: bool = False,
     has_memory: Callable[[], bool] = lambda: True,
     **limits: float,
 ) -> AsyncIterator[Place]:
     """
     Args:
-        leaves: What runs at the end is left to a later transport, as by a daemon that was killed.
+        leaves: Turns at the end are left to a later transport, as by a daemon that ends.
+        is_killed: Everything is left as it is, as by a daemon that was killed.
     """
     processes, clock = ProcessTransport(), Ticks()
     async with anyio.create_task_group() as tasks:
@@ -175,10 +177,13 @@ async def staying(
             yield Place(transport, root)
         finally:
             with anyio.CancelScope(shield=True):
-                if leaves:
+                if is_killed:
+                    tasks.cancel_scope.cancel()
+                elif leaves:
                     await transport.detach()
                     await processes.detach()
                 else:
                     await transport.aclose()
                     await processes.aclose()
             tasks.cancel_scope.cancel()
+    await processes.detach()

@@ -147,9 +147,15 @@ async def test_nothing_stays_while_memory_is_short(tmp_path: Path) -> None:
 
 
 async def test_one_that_is_not_used_ends(tmp_path: Path) -> None:
-    async with staying(tmp_path, look_s=0.01, idle_s=5) as place:
+    async with staying(tmp_path, idle_s=0.2) as place:
         await place.ask("say one")
         await until(lambda: not lives(place.pids[0]))
+        assert (await place.ask("say two", resume="c1")).text == "two"
+
+
+async def test_a_turn_may_last_longer_than_a_rest(tmp_path: Path) -> None:
+    async with staying(tmp_path, idle_s=0.2) as place:
+        assert (await place.ask("slow 1")).text == "slow"
 
 
 async def test_a_prompt_runs_alone_where_the_program_that_would_stay_does_not_start(
@@ -368,9 +374,11 @@ async def test_a_stop_before_the_prompt_was_sent_sends_none(tmp_path: Path) -> N
 # --- a daemon that ends --------------------------------------------------------------------------
 
 
-async def left_in_its_turn(root: Path, prompt: str, **more: object) -> Place:
+async def left_in_its_turn(
+    root: Path, prompt: str, *, is_killed: bool = False, **more: object
+) -> Place:
     """A turn that a daemon leaves under way."""
-    async with staying(root, leaves=True) as place:
+    async with staying(root, leaves=not is_killed, is_killed=is_killed) as place:
         if more:
             await place.ask("say first")
         heard = Heard(await place.open(place.call(prompt, **more)))
@@ -396,6 +404,28 @@ async def test_a_later_daemon_takes_the_turn_up(tmp_path: Path, more: dict[str, 
     async with staying(tmp_path) as place:
         again = await place.taken_up(number)
         assert (again.text, again.ended) == ("slow", heard.ended)
+
+
+async def test_what_rests_ends_with_a_daemon_that_is_killed(tmp_path: Path) -> None:
+    async with staying(tmp_path, is_killed=True) as place:
+        await place.ask("say one")
+        assert await place.transport.prepare(place.call("not sent", words=("other",)))
+        await place.noted("start", 2)
+    await until(lambda: not any(map(lives, place.pids)))
+
+
+@pytest.mark.parametrize("more", [{}, {"resume": "c1"}], ids=["first", "later"])
+async def test_a_turn_without_a_daemon_goes_to_its_end_and_so_does_its_process(
+    tmp_path: Path, more: dict[str, str]
+) -> None:
+    number = 2 if more else 1
+    before = await left_in_its_turn(tmp_path, "slow 1", is_killed=True, **more)
+    assert lives(before.pids[0])
+    await until(lambda: not lives(before.pids[0]))
+    async with staying(tmp_path) as place:
+        heard = await place.taken_up(number)
+        assert (heard.text, heard.ended.code, heard.ended.gone) == ("slow", 0, True)
+        assert len(heard.events("system")) == 1
 
 
 async def test_a_later_daemon_ends_what_rests(tmp_path: Path) -> None:

@@ -64,6 +64,10 @@ class Way(Protocol):
         """
         ...
 
+    def ends(self) -> str:
+        """Return the beginning of the line that ends the turn, also where nothing else is read."""
+        ...
+
     def interrupt(self, mark: str) -> bytes:
         """End the turn, and stay."""
         ...
@@ -94,6 +98,9 @@ class ClaudeWay:
 
     def prompt(self, stdin: bytes) -> bytes:
         return stdin
+
+    def ends(self) -> str:
+        return '{"type":"result",'
 
     def interrupt(self, mark: str) -> bytes:
         return self._ask(mark, {"subtype": "interrupt"})
@@ -297,6 +304,9 @@ class CodexWay(RpcWay):
         text = stdin.decode("utf-8", "replace")
         given = [{"type": "text", "text": text}]
         return self._turn("turn/start", {"threadId": self._conversation, "input": given})
+
+    def ends(self) -> str:
+        return f'{{"method":"turn/completed","params":{{"threadId":"{self._conversation}",'
 
     def interrupt(self, mark: str) -> bytes:
         self._is_interrupted = True

@@ -161,6 +161,15 @@ class Residency(Struct, frozen=True, kw_only=True):
     written there ends it."""
 
 
+class Rest(Struct, frozen=True, kw_only=True):
+    """Limits of a program that stays between two turns."""
+
+    idle_s: float | None = None
+    """None: the daemon ends it."""
+    alone_s: float = 0.0
+    """Where the daemon has gone, which the program outlives."""
+
+
 class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     argv: tuple[str, ...]
     cwd: str
@@ -181,6 +190,8 @@ class CommandLine(Struct, frozen=True, kw_only=True, tag="command"):
     confinement: Confinement | None = None
     holds_input: bool = False
     """Its stdin stays open behind `stdin`, for more."""
+    rest: Rest | None = None
+    """How long its runner lets it be without a turn. None: it has none."""
     residency: Residency | None = None
     """None: it takes this prompt alone."""
 

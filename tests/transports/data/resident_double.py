@@ -21,7 +21,7 @@ def note(word: str, **more: Any) -> None:
 
 
 def put(event: Any) -> None:
-    text = event if isinstance(event, str) else json.dumps(event) + "\n"
+    text = event if isinstance(event, str) else json.dumps(event, separators=(",", ":")) + "\n"
     sys.stdout.write(text)
     sys.stdout.flush()
 

@@ -401,10 +401,19 @@ class RunningProcess:
     async def say(self, data: bytes) -> bool:
         """Give the program more input (`CommandLine.holds_input`). False: it does not take it."""
         pieces = range(0, len(data), _INPUT_BYTES)
-        return all([await self._say(data[at : at + _INPUT_BYTES]) for at in pieces])
+        inputs = [frames.pack(frames.INPUT, data[at : at + _INPUT_BYTES]) for at in pieces]
+        return all([await self._tell(frame) for frame in inputs])
 
-    async def _say(self, piece: bytes) -> bool:
-        frame = frames.pack(frames.INPUT, piece)
+    async def tell_turn(self, ends: str | None) -> bool:
+        """
+        Tell the runner of a program with `CommandLine.rest` what is under way.
+
+        Args:
+            ends: Beginning of the line that ends the turn which begins; None: it rests.
+        """
+        return await self._tell(frames.pack_json(frames.TURN, {"ends": ends}))
+
+    async def _tell(self, frame: bytes) -> bool:
         with anyio.move_on_after(self._limits.answer_s):
             while self._line.is_open:
                 if self._line.send(frame):

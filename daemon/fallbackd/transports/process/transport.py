@@ -24,6 +24,7 @@ from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
+from msgspec import to_builtins
 
 import fallbackd
 from fallbackd.core.protocol import Call, CommandLine, NotStarted
@@ -206,6 +207,7 @@ class ProcessTransport:
             "copies": list(copies.values()),
             "stdin_bytes": len(call.stdin or b""),
             "holds_input": call.holds_input,
+            "rest": None if call.rest is None else to_builtins(call.rest),
             "directory": directory,
             "tmp": tmp,
             "token": token,

@@ -381,14 +381,18 @@ class Resident:
 
     async def ask(self, prompt: bytes) -> bool:
         """Send it the prompt of its turn."""
-        return await self.say(self._way.prompt(prompt))
+        running = self._running
+        is_told = running is not None and await running.tell_turn(self._way.ends())
+        return is_told and await self.say(self._way.prompt(prompt))
 
     async def interrupt(self) -> bool:
         return await self.say(self._way.interrupt(secrets.token_hex(8)))
 
-    def rest(self) -> None:
+    async def rest(self) -> None:
         """Its turn has ended, and is clean."""
         self._close_turn()
+        if self._running is not None and not await self._running.tell_turn(None):
+            self.stop()
         self.attempt, self.is_ready, self.is_prompted = "", True, False
         self.rests_since, self.written_until = self._now(), time.time()
         with suppress(OSError):

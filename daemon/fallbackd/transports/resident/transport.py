@@ -6,8 +6,9 @@ line, directory, environment, secret, confinement, executable, the files that it
 conversation that it continues. A resident that has served a conversation takes no other one.
 
 There are never more than the configuration allows, none while memory is short, and none that was
-not used for a while; the one that has rested longest goes first. What an earlier daemon has left
-is ended, unless a turn is under way: it is re-attached, and its resident ends after it.
+not used for a while; the one that has rested longest goes first. One that rests ends with its
+daemon, also where that is killed: its runner sees to it. A turn continues, and its resident ends
+after it; a later daemon re-attaches to it.
 """
 
 import glob
@@ -27,7 +28,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from msgspec import Struct, structs
 
 from fallbackd.backends.residents import WAYS
-from fallbackd.core.protocol import Call, CommandLine, Exit, NotStarted, Residency
+from fallbackd.core.protocol import Call, CommandLine, Exit, NotStarted, Residency, Rest
 from fallbackd.lib.directories import expand, places
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.transport import Clock, Resting, Running, SecretProblem, Secrets, Unsent
@@ -53,6 +54,7 @@ FOREIGN_S = 2.0
 
 class ResidentLimits(Struct, frozen=True, kw_only=True):
     idle_s: float = 600.0
+    """How long one may rest. Its runner ends it, which outlives the daemon."""
     look_s: float = 15.0
     """How often it is looked whether one that rests may stay."""
     stray_s: float = 60.0
@@ -292,6 +294,7 @@ class ResidentTransport:
                 argv=(*residency.argv, *residency.continues),
                 stdin=None,
                 holds_input=True,
+                rest=Rest(idle_s=self._limits.idle_s),
                 residency=None,
             ),
             attempt=PREFIX + name,
@@ -400,21 +403,20 @@ class ResidentTransport:
     def _watch(self) -> None:
         if not self._is_watched:
             self._is_watched = True
-            self._tasks.start_soon(self._end_idle)
+            self._tasks.start_soon(self._end_surplus)
 
-    async def _end_idle(self) -> None:
+    async def _end_surplus(self) -> None:
         """While there are any."""
         try:
             while self._all and not self._is_closed:
                 await anyio.sleep(self._limits.look_s)
-                now, is_short = self._clock.now(), not self._has_memory()
+                is_short = not self._has_memory()
                 resting = sorted(
                     (one for one in self._all if one.is_resting), key=lambda one: one.rests_since
                 )
                 too_many = len(self._all) - self._most()
                 for number, one in enumerate(resting):
-                    is_idle = now - one.rests_since >= self._limits.idle_s
-                    if is_idle or is_short or number < too_many:
+                    if is_short or number < too_many:
                         one.stop()
         finally:
             self._is_watched = False

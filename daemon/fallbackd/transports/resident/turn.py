@@ -155,7 +155,7 @@ class ResidentTurn:
             ended = self._without(resident, exit_code)
         self._end(ended)
         if not resident.is_over:
-            resident.rest()
+            await resident.rest()
 
     def _without(self, resident: Resident, exit_code: int | None) -> Exit:
         """Return how the turn ended, where its resident has ended with it."""

@@ -225,6 +225,57 @@ class FamilyEnding:
         self.notes.append(f"not killed within {self._kill_bound_s:g} s: {pids}")
 
 
+# --- rest ----------------------------------------------------------------------------------------
+# How long a program may stay that takes one turn after another.
+
+
+class Rest:
+    """
+    Bound the time between two turns of a program, also where no daemon is left to do so.
+
+    A turn that has lost its daemon continues; its end is seen in what the program prints.
+    """
+
+    def __init__(self, limits: dict[str, float | None] | None) -> None:
+        """`limits` of `core.protocol.Rest`; None: the program does not rest."""
+        self._limits = limits
+        self._since: float | None = time.monotonic()
+        """None: a turn is under way, as far as the daemon knows."""
+        self._ended_at: float | None = None
+        """When the turn was seen to end."""
+        self._ends = b""
+        self._tail = b"\n"
+
+    def turn(self, ends: str | None) -> None:
+        self._since = time.monotonic() if ends is None else None
+        self._ended_at = None
+        self._ends, self._tail = b"\n" + (ends or "").encode(), b"\n"
+
+    def heard(self) -> None:
+        """Begin its rest anew: it was sent something."""
+        if self._since is not None:
+            self._since = time.monotonic()
+
+    def printed(self, data: bytes) -> None:
+        if self._limits is None or self._since is not None or len(self._ends) < 2:
+            return
+        seen = self._tail + data
+        if self._ended_at is None and self._ends in seen:
+            self._ended_at = time.monotonic()
+        self._tail = seen[-len(self._ends) :]
+
+    def left_s(self, *, is_alone: bool) -> float | None:
+        """Return how long the program may stay; None: until something happens."""
+        since = self._ended_at if self._since is None and is_alone else self._since
+        limit_s = None if self._limits is None else self._limits[_LIMITS[is_alone]]
+        if limit_s is None or since is None:
+            return None
+        return max(0.0, since + limit_s - time.monotonic())
+
+
+_LIMITS = ("idle_s", "alone_s")
+
+
 # --- the attempt ---------------------------------------------------------------------------------
 
 _STDIN_BYTES = 65_536
@@ -323,6 +374,7 @@ class _Attempt:
         self._ending = FamilyEnding(
             self._reaper, kill_bound_s=spec["kill_bound_s"], now=lambda: _now(spec)
         )
+        self._rest = Rest(spec.get("rest"))
         self._last_at = 0.0
         """Instant of the last chunk: what the dead left behind is read after their end."""
         self._patience_s = _FOLLOWER_S
@@ -400,6 +452,12 @@ class _Attempt:
         self._reaper.reap()  # it may have ended before SIGCHLD was listened for
         while not self._ending.is_over():
             timeout_s = self._ending.timeout_s()
+            if not self._ending.is_asked:
+                rest_s = self._rest.left_s(is_alone=self._peer.fileno() < 0)
+                if rest_s == 0.0:
+                    self._stop(self._spec["stop_grace_s"])
+                    continue
+                timeout_s = min((s for s in (timeout_s, rest_s) if s is not None), default=None)
             for handle, _ in self._poll.poll(None if timeout_s is None else timeout_s * 1000):
                 if handle in self._letters:
                     self._pump(handle)
@@ -460,6 +518,8 @@ class _Attempt:
         self._wait_for_follower(len(data))
         letter, at = self._letters[handle], _now(self._spec)
         self._last_at = at
+        if letter == STDOUT:
+            self._rest.printed(data)
         if self._recorder.write(letter, data, at=at):
             self._peer.ring()
         elif not self._peer.send(frames.pack_chunk(letter, data, at=at)):
@@ -508,8 +568,9 @@ class _Attempt:
                 self._stdin = -1
 
     def _take_input(self, more: bytes) -> None:
-        if self._stdin < 0:
+        if self._stdin < 0 or self._ending.is_asked:
             return
+        self._rest.heard()
         if not self._input:
             self._poll.register(self._stdin, select.POLLOUT)
         self._input = memoryview(bytes(self._input) + more)
@@ -535,6 +596,8 @@ class _Attempt:
                 self._stop(float(frames.read_json(payload)["grace_s"]))
             elif kind == frames.INPUT:
                 self._take_input(payload)
+            elif kind == frames.TURN:
+                self._rest.turn(frames.read_json(payload)["ends"])
             elif kind == frames.SEEN:
                 self._seen = int(frames.read_json(payload)["offset"])
                 self._patience_s = _HURRIED_FOLLOWER_S if self._ending.is_asked else _FOLLOWER_S

@@ -5,6 +5,8 @@ Messages between the daemon and a runner: a kind, a length, a payload.
 | --- | --- | --- |
 | daemon | SPEC | JSON; followed by `stdin_bytes` raw bytes |
 | daemon | INPUT | bytes for the program, where it was started with `holds_input` |
+| daemon | TURN | JSON `{ends}`, of a program that rests: a turn begins, and ends with the line |
+|        |      | of stdout that begins so. Null: it rests, as it does from its start |
 | daemon | STOP | JSON `{grace_s}` |
 | daemon | SEEN | JSON `{offset}`: the follower holds the part of the log that starts there |
 | runner | HELLO | JSON `{pid, version}`, with a pidfd beside it |
@@ -26,6 +28,7 @@ from typing import Any
 VERSION = 1
 SPEC = b"s"
 INPUT = b"i"
+TURN = b"w"
 STOP = b"t"
 SEEN = b"a"
 HELLO = b"h"
