@@ -237,6 +237,17 @@ async def test_later_work_in_a_directory_below_does_not_obey_it(
     assert with_it == [False, True]
 
 
+async def test_work_ends_after_a_restart_where_an_attempt_was_set_aside(tmp_path: Path) -> None:
+    config = settings(agent("a", writing(tmp_path, "notes", "echo done")))
+    given: dict[str, Any] = {"store": "sqlite"}
+    async with engine_in(tmp_path, config, **given) as engine:
+        await work(engine, backend="a", cwd=str(tree(tmp_path)))
+    (directory,) = (path.parent for path in (tmp_path / "runs").glob("*/1/pinned"))
+    directory.rename(f"{directory}.void-e5dadf2f")
+    async with engine_in(tmp_path, config, **given) as engine:
+        assert (await work(engine, backend="a", cwd=str(tmp_path / "tree"))).state == "succeeded"
+
+
 @pytest.mark.parametrize("below", ["", "sub"])
 async def test_work_from_inside_does_not_obey_what_the_attempt_around_it_has_changed(
     tmp_path: Path, below: str

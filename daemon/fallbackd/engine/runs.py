@@ -263,6 +263,8 @@ class Runs:
         """The last attempts that have such a file, each with its time, the oldest first."""
         found = []
         for path in self.root.glob("*/[0-9]*/pinned"):
+            if not path.parent.name.isdigit():
+                continue  # set aside: nothing ran there, or no record knows it
             with suppress(OSError):
                 attempt = AttemptId(f"{path.parent.parent.name}.{path.parent.name}")
                 found.append((attempt, path.lstat().st_mtime))
