@@ -117,9 +117,10 @@ def server() -> Iterator[Server]:
     found.close()
 
 
-def written(server: Server, *, has_own_id: bool = False) -> list[Written]:
+def written(server: Server, *, named_s: float | None = None, after_s: float = 0.0) -> list[Written]:
     (request,) = unanswered(server.port)
-    return [Written(at=request.came_at, has_own_id=has_own_id)]
+    named_at = None if named_s is None else request.came_at + named_s
+    return [Written(at=request.came_at + after_s, named_at=named_at)]
 
 
 def test_a_program_that_has_no_answer_yet_waits_for_its_message(server: Server) -> None:
@@ -130,12 +131,22 @@ def test_a_program_that_has_no_answer_yet_waits_for_its_message(server: Server) 
         assert (request.client, request.is_certain) == (program.pid, True)
         asked = written(server)
         assert owners.is_awaited(server.url, asked, certainly=True)
-        assert owners.is_awaited(server.url, written(server, has_own_id=True), certainly=True)
-        earlier = [Written(at=asked[0].at - 30, has_own_id=False)]
+        assert owners.is_awaited(server.url, written(server, named_s=-0.01), certainly=True)
+        earlier = [Written(at=asked[0].at - 30, named_at=None)]
         assert not owners.is_awaited(server.url, earlier, certainly=True)
         line.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
         program.wait(HANG_S)
         assert not owners.is_awaited(server.url, asked, certainly=True)
+
+
+def test_a_request_that_came_before_a_message_was_named_waits_for_another(server: Server) -> None:
+    owners = ProcessOwners(lambda _: None)
+    with started(ASKS, str(server.port)):
+        server.take()
+        later = written(server, named_s=9.9, after_s=10)
+        assert not owners.is_awaited(server.url, later, certainly=True)
+        slow = written(server, named_s=-0.01, after_s=10)
+        assert owners.is_awaited(server.url, slow, certainly=True)
 
 
 def test_an_answer_that_came_at_once_is_told_by_its_acknowledgement(server: Server) -> None:
@@ -189,7 +200,7 @@ def test_the_interface_of_a_person_waits_for_no_answer(
 
 @pytest.mark.parametrize("url", ["plugin:77:/work", "http://127.0.0.1:1"])
 def test_nobody_is_seen_to_wait_where_there_is_no_such_server(url: str) -> None:
-    message = Written(at=NOW, has_own_id=False)
+    message = Written(at=NOW, named_at=None)
     assert not ProcessOwners(lambda _: None).is_awaited(url, [message], certainly=True)
 
 

@@ -84,8 +84,11 @@ class Written(Struct, frozen=True, kw_only=True):
     """A message of a turn, as far as it says who waits for the answer."""
 
     at: float
-    has_own_id: bool
-    """Its writer chose the id, as interfaces do that show a message before the server has it."""
+    named_at: float | None
+    """
+    Its writer chose the id then, as interfaces do that show a message before the server has it; 0:
+    at an unknown time. None: the server chose it.
+    """
 
 
 class Whose(Protocol):

@@ -202,9 +202,11 @@ def said_by(role: str, name: str) -> dict[str, Any]:
 def test_a_message_whose_id_is_older_than_itself_was_named_by_its_writer() -> None:
     at = CREATED_MS / 1000
     (one,) = written_of([said_by("user", MADE_THERE)], MADE_THERE)
-    assert (one.at, one.has_own_id) == (at, False)
+    assert (one.at, one.named_at) == (at, None)
     (one,) = written_of([said_by("user", CHOSEN)], CHOSEN)
-    assert (one.at, one.has_own_id) == (at, True)
+    assert (one.at, one.named_at) == (at, (CREATED_MS - 15) / 1000)
+    (one,) = written_of([said_by("user", "msg_mine")], "msg_mine")
+    assert (one.at, one.named_at) == (at, 0.0)
 
 
 def test_only_messages_of_the_user_from_the_asked_one_on_are_looked_at() -> None:

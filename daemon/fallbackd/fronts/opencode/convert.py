@@ -118,6 +118,8 @@ Fact = (
 
 _ID = re.compile(r"msg_([0-9a-f]{12})")
 _ID_MS = (1 << 36) - 1
+LONGEST_NAMED_MS = 60_000
+"""Longest time from an id that an interface chose to its message; else the id tells no time."""
 """An id holds the lowest 36 bits of the millisecond in which it was made."""
 ABORTED = frozenset({"MessageAbortedError", "AbortError"})
 UNEVENTFUL = frozenset({"server.connected", "server.heartbeat", "session.updated", "session.diff"})
@@ -342,11 +344,16 @@ def written_of(messages: Sequence[EventFields], message: str) -> list[Written]:
         name, created = _text(info.get("id")), _table(info.get("time")).get("created")
         is_asked = is_of_user(one) and name >= message
         if is_asked and isinstance(created, int | float):
-            ticks = _ID.match(name)
-            at_ms = None if ticks is None else int(ticks[1], 16) >> 12
-            has_own_id = at_ms != int(created) & _ID_MS
-            found.append(Written(at=created / 1000, has_own_id=has_own_id))
+            found.append(Written(at=created / 1000, named_at=_named_at(name, int(created))))
     return found
+
+
+def _named_at(name: str, created_ms: int) -> float | None:
+    ticks = _ID.match(name)
+    before_ms = _ID_MS if ticks is None else (created_ms - (int(ticks[1], 16) >> 12)) & _ID_MS
+    if before_ms > LONGEST_NAMED_MS:
+        return 0.0
+    return (created_ms - before_ms) / 1000 if before_ms else None
 
 
 def is_task_of(part: object, child: str) -> bool:

@@ -91,8 +91,10 @@ class ProcessOwners:
         before_s = message.at - request.came_at
         if not -ROUNDED_S <= before_s <= (LONGEST_BEFORE_S if request.is_certain else CLOSE_S):
             return False
+        if request.came_at < (message.named_at or 0.0) - ROUNDED_S:
+            return False  # it came before there was such a message
         if request.client is None or not request.is_certain:
-            return not message.has_own_id
+            return message.named_at is None
         return not _is_interface(read_arguments(request.client))
 
     def stops(self, pid: int | None, session: str, *, since_at: float) -> int | None:
