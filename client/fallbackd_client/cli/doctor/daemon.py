@@ -25,6 +25,7 @@ from fallbackd_client.cli.doctor.programs import (
     programs_of,
     unsupported_version,
 )
+from fallbackd_client.cli.output import one_line
 from fallbackd_client.cli.views import said
 from fallbackd_client.errors import ClientError, NoDaemon
 
@@ -333,6 +334,7 @@ def look_at_daemon(machine: Machine, service: Service, status: dict[str, Json]) 
         fix = "pipx install --force ." if is_newer else restart
         found.append(Finding("daemon", WARNING, what, fix))
     found += _state(machine, daemon, restart)
+    found += _residents(status.get("residents"))
     found += _troubles(daemon)
     found += _configuration(daemon)
     health = status.get("health") or {}
@@ -363,6 +365,18 @@ def _state(machine: Machine, daemon: dict[str, Json], restart: str) -> list[Find
         what += f' for one that needs it, write allow_env = ["{kept_back[0]}"] in [backends.NAME]'
         found.append(Finding("daemon", NOTE, what))
     return found
+
+
+def _residents(kept: Json) -> list[Finding]:
+    """Programs that stay between two prompts. A daemon that is killed leaves none that rests."""
+    if not kept:
+        return []
+    names = ", ".join(one_line(str(one.get("program", "?"))) for one in kept)
+    held = sum(one.get("memory_bytes") or 0 for one in kept) // 2**20
+    programs, hold = ("program stays", "holds") if len(kept) == 1 else ("programs stay", "hold")
+    what = f"{len(kept)} {programs} for a next prompt ({names}), and {hold} {held} MiB;"
+    what += " `residents = 0` in [defaults] keeps none"
+    return [Finding("daemon", NOTE, what, command("fallbackd-client", "status"))]
 
 
 def look_at_file(machine: Machine, service: Service) -> list[Finding]:

@@ -138,6 +138,14 @@ def test_a_profile_that_is_built_in_and_not_set_up_is_no_finding(tmp_path: Path)
     assert look_at_daemon(Home(tmp_path).machine(), Service(UNITS), answer) == []
 
 
+def test_programs_that_stay_are_told_with_what_they_hold(tmp_path: Path) -> None:
+    one = {"program": "claude", "cwd": "/p", "state": "ready", "memory_bytes": 200 * 2**20}
+    answer = {**status(), "residents": [one, {**one, "program": "codex", "memory_bytes": None}]}
+    ((level, what, fix),) = told(look_at_daemon(Home(tmp_path).machine(), HAND, answer))
+    assert (level, fix) == ("note", "fallbackd-client status")
+    assert what.startswith("2 programs stay for a next prompt (claude, codex), and hold 200 MiB")
+
+
 def test_what_troubles_the_daemon_is_told_with_its_own_command(tmp_path: Path) -> None:
     troubles = [
         {"kind": "exposed", "message": "seen by the doctor itself", "fix": "", "stops_work": True},
