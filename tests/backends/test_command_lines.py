@@ -327,7 +327,7 @@ def test_a_command_of_the_user_replaces_ours_wholly(kind: str) -> None:
 def test_a_command_of_the_user_that_prints_text_is_read_as_text(kind: str) -> None:
     parser = KINDS[kind].parser(Options(command=("wrapper", "-")))
     parser.feed(Chunk("stdout", b'{"is": "the answer"}\nsecond line\n', 0.0))
-    assert parser.finish(ProcessExit(code=0)) == Reply(
+    assert parser.finish(ProcessExit(gone=True, code=0)) == Reply(
         text='{"is": "the answer"}\nsecond line', may_be_notice=True
     )
 
@@ -336,14 +336,16 @@ def test_a_command_of_the_user_that_prints_text_is_read_as_text(kind: str) -> No
 def test_a_program_that_prints_no_events_though_asked_to_is_read_as_text(kind: str) -> None:
     parser = KINDS[kind].parser(Options())
     parser.feed(Chunk("stdout", b"found\nnothing\n", 0.0))
-    assert parser.finish(ProcessExit(code=0)) == Reply(text="found\nnothing", may_be_notice=True)
+    assert parser.finish(ProcessExit(gone=True, code=0)) == Reply(
+        text="found\nnothing", may_be_notice=True
+    )
 
 
 @pytest.mark.parametrize("kind", CLIS)
 def test_words_on_stderr_alone_are_no_answer(kind: str) -> None:
     parser = KINDS[kind].parser(Options())
     parser.feed(Chunk("stderr", b"welcome, version 1\n", 0.0))
-    assert not isinstance(parser.finish(ProcessExit(code=0)), Reply)
+    assert not isinstance(parser.finish(ProcessExit(gone=True, code=0)), Reply)
 
 
 TALK = "01a202ab-e954-7612-bd46-9d7323098192"

@@ -56,7 +56,7 @@ def test_text_that_is_printed_again_shows_no_answer_and_is_shown_as_it_comes() -
     assert not any(isinstance(one, ProviderAnswered) for one in seen)
     parser.feed(said(302.1, "the provider"))
     parser.feed(event(303, type="result", status="success", stats={}))
-    outcome = parser.finish(ProcessExit(code=0))
+    outcome = parser.finish(ProcessExit(gone=True, code=0))
     assert isinstance(outcome, Reply)
     assert outcome.text == "PONG-OK from the provider"
 
@@ -75,7 +75,7 @@ def test_a_stream_that_gemini_has_asked_for_four_times_is_not_tried_again_by_the
 ) -> None:
     parser = GEMINI.parser(Options())
     parser.feed(event(9, type="result", status="error", error={"message": message}))
-    outcome = parser.finish(ProcessExit(code=1))
+    outcome = parser.finish(ProcessExit(gone=True, code=1))
     assert not isinstance(outcome, Reply)
     failure = classify(outcome, GEMINI.rules, now=NOW)
     assert failure is not None
@@ -87,7 +87,7 @@ def test_a_connection_that_broke_is_tried_again_by_the_engine_since_gemini_does_
     parser = GEMINI.parser(Options())
     error = {"message": "[API Error: terminated]"}
     parser.feed(event(9, type="result", status="error", error=error))
-    failure = classify(parser.finish(ProcessExit(code=1)), GEMINI.rules, now=NOW)  # type: ignore[arg-type]
+    failure = classify(parser.finish(ProcessExit(gone=True, code=1)), GEMINI.rules, now=NOW)  # type: ignore[arg-type]
     assert failure is not None
     assert (failure.reason.value, failure.retry_same) == ("network", True)
 

@@ -35,7 +35,7 @@ def run(options: Options, stdout: bytes, code: int = 0, stderr: bytes = b"") -> 
     parser = KIND.parser(options)
     parser.feed(Chunk("stdout", stdout, 0.0))
     parser.feed(Chunk("stderr", stderr, 0.0))
-    return parser.finish(ProcessExit(code=code))
+    return parser.finish(ProcessExit(gone=True, code=code))
 
 
 def test_placeholders_are_filled_without_a_shell() -> None:
@@ -142,7 +142,7 @@ def test_lines_of_json_carry_the_answer_and_the_failure() -> None:
     bad = b'{"text":"one"}\n{"type":"error","error":{"code":"insufficient_quota","message":"no"}}\n'
     parser = KIND.parser(options)
     assert any(isinstance(o, GivenUp) for o in parser.feed(Chunk("stdout", bad, 0.0)))
-    outcome = parser.finish(ProcessExit(code=0))
+    outcome = parser.finish(ProcessExit(gone=True, code=0))
     assert isinstance(outcome, Evidence)
     failure = classify(outcome, now=0.0)
     assert failure is not None
@@ -152,4 +152,4 @@ def test_lines_of_json_carry_the_answer_and_the_failure() -> None:
 def test_lines_of_json_of_a_program_that_was_stopped_are_no_answer() -> None:
     parser = KIND.parser(Options(output="jsonl"))
     parser.feed(Chunk("stdout", b'{"text":"I have begun"}\n', 0.0))
-    assert isinstance(parser.finish(ProcessExit(code=0, stopped=True)), Evidence)
+    assert isinstance(parser.finish(ProcessExit(gone=True, code=0, stopped=True)), Evidence)

@@ -234,7 +234,7 @@ def test_a_response_that_is_not_completed_is_no_answer(status: str, reason: str)
         (HttpResponse(status=502), b"<html><h1>Bad Gateway</h1></html>", "server_error"),
         (HttpResponse(status=404), b'{"error": {"message": "Not Found"}}', "server_error"),
         (HttpResponse(status=400), b'event: error\ndata: {"error": {"message": "m"}}\n\n', None),
-        (ProcessExit(code=1), b"", "unknown"),
+        (ProcessExit(gone=True, code=1), b"", "unknown"),
         (NotStarted(error="ENOSPC", text="no space left"), b"", "crash"),
     ],
 )

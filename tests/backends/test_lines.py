@@ -52,7 +52,7 @@ def test_colours_around_events_do_not_hide_them() -> None:
     event = b'{"type":"item.completed","item":{"id":"1","type":"agent_message","text":"hi"}}'
     parser.feed(Chunk("stdout", b"\x1b[32m" + event + b"\x1b[0m\r\n", 0.0))
     parser.feed(Chunk("stdout", b'{"type":"turn.completed"}', 0.0))
-    assert parser.finish(ProcessExit(code=0)) == Reply(text="hi")
+    assert parser.finish(ProcessExit(gone=True, code=0)) == Reply(text="hi")
 
 
 @given(

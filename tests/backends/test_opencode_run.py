@@ -26,7 +26,7 @@ def read(small: str, error: str) -> tuple[list[object], Evidence]:
     parser = KINDS["opencode"].parser(Options(serve=False))
     line = LINE.format(small=small, error=error).encode()
     seen: list[object] = list(parser.feed(Chunk("stderr", line, 1.0)))
-    ended = parser.finish(ProcessExit(code=None, signal=15, at=2.0, stopped=True))
+    ended = parser.finish(ProcessExit(gone=True, code=None, signal=15, at=2.0, stopped=True))
     assert isinstance(ended, Evidence)
     return seen, ended
 
@@ -77,7 +77,7 @@ def test_an_unexpected_error_of_its_server_has_the_cause_that_its_log_names(
     chunks = [Chunk("stderr", CAUSE.encode(), 1.0), Chunk("stdout", UNEXPECTED.encode(), 1.0)]
     seen = [one for c in (chunks if logs_first else reversed(chunks)) for one in parser.feed(c)]
     (given_up,) = [one for one in seen if isinstance(one, GivenUp)]
-    ended = parser.finish(ProcessExit(code=1, signal=None, at=2.0))
+    ended = parser.finish(ProcessExit(gone=True, code=1, signal=None, at=2.0))
     assert isinstance(ended, Evidence)
     for evidence in (given_up.evidence, ended) if logs_first else (ended,):
         failure = classify(evidence, KINDS["opencode"].rules, now=0.0, kind="opencode")

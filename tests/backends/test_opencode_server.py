@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 RECORDED = Path(__file__).parent / "data" / "opencode_events"
 TEXT = "PONG-OK from the fake provider."
-DONE = ProcessExit(code=0)
-FAILED = ProcessExit(code=1)
+DONE = ProcessExit(gone=True, code=0)
+FAILED = ProcessExit(gone=True, code=1)
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
@@ -357,7 +357,7 @@ def test_events_in_the_wrapper_of_the_global_stream_are_read_alike() -> None:
 
 def test_exit_that_is_no_end_of_a_turn_becomes_its_evidence() -> None:
     reader = OpencodeEventReader()
-    killed = reader.outcome(ProcessExit(signal=9, note="the helper server ended"))
+    killed = reader.outcome(ProcessExit(gone=True, signal=9, note="the helper server ended"))
     assert killed == Evidence(text="the helper server ended", signal=9)
     missing = reader.outcome(NotStarted(error="ENOENT", text="No such file", path="/x/opencode"))
     assert missing == Evidence(text="No such file", stream="exception", code="ENOENT")

@@ -63,7 +63,7 @@ def replay(
 ) -> tuple[list[Observation], Outcome]:
     parser = KINDS[kind].parser(Options())
     seen = [one for chunk in chunks for one in parser.feed(chunk)]
-    exit = ProcessExit(code=run["code"], signal=run["signal"], stopped=run["stopped"])
+    exit = ProcessExit(gone=True, code=run["code"], signal=run["signal"], stopped=run["stopped"])
     return [one for one in seen if not isinstance(one, Output)], parser.finish(exit)
 
 
@@ -110,7 +110,10 @@ def test_a_run_that_is_cut_off_anywhere_is_never_an_error_of_ours(
             parser.feed(chunk)
         if length < len(chunks):
             parser.feed(Chunk(chunks[length].stream, chunks[length].data[:40], 0.0))
-        assert reason_of(kind, parser.finish(ProcessExit(signal=9))) in (*Reason, "REPLY")
+        assert reason_of(kind, parser.finish(ProcessExit(gone=True, signal=9))) in (
+            *Reason,
+            "REPLY",
+        )
 
 
 @pytest.mark.parametrize(("kind", "run"), RUNS, ids=IDS)
@@ -466,5 +469,7 @@ def test_garbage_never_raises(kind: str, chunks: list[tuple[Any, bytes]], code: 
     parser = KINDS[kind].parser(Options(output="jsonl"))
     for stream, data in chunks:
         parser.feed(Chunk(stream, data, 1.0))
-    outcome = parser.finish(ProcessExit(code=code, signal=None if code is not None else 9))
+    outcome = parser.finish(
+        ProcessExit(gone=True, code=code, signal=None if code is not None else 9)
+    )
     assert reason_of(kind, outcome) in (*Reason, "REPLY", "none")

@@ -138,7 +138,7 @@ def read(*messages: dict[str, Any], head: bytes = b"") -> tuple[list[Observation
     parser = KINDS["codex"].parser(Options())
     data = (head or lines({"id": "t", "result": RESULT})) + lines(*messages)
     seen = list(parser.feed(Chunk("stdout", data, 10.0)))
-    return seen, parser.finish(ProcessExit(code=0, at=11.0))
+    return seen, parser.finish(ProcessExit(gone=True, code=0, at=11.0))
 
 
 def item(kind: str, **fields: Any) -> dict[str, Any]:

@@ -31,7 +31,10 @@ def finished(name: str, exit: ProcessExit, *, events: int | None = None) -> Repl
 @pytest.mark.parametrize("name", EVENTS)
 @pytest.mark.parametrize(
     ("exit", "word"),
-    [(ProcessExit(code=1), "status 1"), (ProcessExit(signal=11), "signal 11")],
+    [
+        (ProcessExit(gone=True, code=1), "status 1"),
+        (ProcessExit(gone=True, signal=11), "signal 11"),
+    ],
 )
 def test_a_crash_behind_it_is_a_warning(name: str, exit: ProcessExit, word: str) -> None:
     reply = finished(name, exit)
@@ -41,7 +44,9 @@ def test_a_crash_behind_it_is_a_warning(name: str, exit: ProcessExit, word: str)
 
 
 @pytest.mark.parametrize("name", EVENTS)
-@pytest.mark.parametrize("exit", [ProcessExit(code=0), ProcessExit(signal=15, stopped=True)])
+@pytest.mark.parametrize(
+    "exit", [ProcessExit(gone=True, code=0), ProcessExit(gone=True, signal=15, stopped=True)]
+)
 def test_a_good_end_and_one_that_we_made_warn_of_nothing(name: str, exit: ProcessExit) -> None:
     reply = finished(name, exit)
     assert isinstance(reply, Reply)
@@ -50,4 +55,6 @@ def test_a_good_end_and_one_that_we_made_warn_of_nothing(name: str, exit: Proces
 
 @pytest.mark.parametrize("name", EVENTS)
 def test_an_answer_without_its_end_is_none(name: str) -> None:
-    assert isinstance(finished(name, ProcessExit(code=1), events=len(EVENTS[name]) - 1), Evidence)
+    assert isinstance(
+        finished(name, ProcessExit(gone=True, code=1), events=len(EVENTS[name]) - 1), Evidence
+    )

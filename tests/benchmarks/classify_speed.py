@@ -222,7 +222,7 @@ def watch(path: Path, kind: str, stream: StreamName) -> None:
     with path.open("rb") as file:
         while data := file.read(CHUNK_BYTES):
             parser.feed(Chunk(stream, data, NOW))
-    outcome = parser.finish(ProcessExit(code=1, at=NOW))
+    outcome = parser.finish(ProcessExit(gone=True, code=1, at=NOW))
     if not isinstance(outcome, Reply):
         classify(outcome, KINDS[kind].rules, now=NOW)
 

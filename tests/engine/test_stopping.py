@@ -169,7 +169,7 @@ class _Unread:
 
     pid = 1
     log_bytes = 0
-    exit: Exit = ProcessExit(code=0, unread_bytes=1_000_000)
+    exit: Exit = ProcessExit(gone=True, code=0, unread_bytes=1_000_000)
 
     async def chunks(self) -> AsyncIterator[Chunk]:
         yield Chunk("stdout", b"the beginning of an answer\n", 0.0)

@@ -65,7 +65,7 @@ class Program:
                 return
             self._print(stream, text)
         if await self._goes_on(self.play.end_s):
-            self._end(ProcessExit(code=self.play.code, signal=self.play.signal))
+            self._end(ProcessExit(gone=True, code=self.play.code, signal=self.play.signal))
 
     async def _show_life(self) -> None:
         while True:
@@ -85,18 +85,18 @@ class Program:
         match self._habit:
             case "polite":
                 await anyio.sleep(0.05)
-                self._end(ProcessExit(signal=15, stopped=True))
+                self._end(ProcessExit(gone=True, signal=15, stopped=True))
             case "finishes" if self._can_finish():
                 for _, stream, text in self.play.lines[len(self.log) :]:
                     self._print(stream, text)
-                self._end(ProcessExit(code=0, stopped=True))
+                self._end(ProcessExit(gone=True, code=0, stopped=True))
             case "unproven":
                 await anyio.sleep(self._grace_s + 5.0)
                 self.is_unproven = True
                 self._end(ProcessExit(signal=9, stopped=True, gone=False))
             case _:
                 await anyio.sleep(self._grace_s + 0.1)
-                self._end(ProcessExit(signal=9, stopped=True))
+                self._end(ProcessExit(gone=True, signal=9, stopped=True))
 
     def _can_finish(self) -> bool:
         is_whole = self.play.end_s != FOREVER and self.play.code == 0
@@ -104,7 +104,7 @@ class Program:
 
     def lose_power(self) -> None:
         """The machine is started anew: nobody knows how it ended."""
-        self._over(ProcessExit(note="the machine was restarted", rebooted=True))
+        self._over(ProcessExit(gone=True, note="the machine was restarted", rebooted=True))
 
     def _print(self, stream: str, text: str) -> None:
         data = text.encode()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.transports.programs import (
     collect,
@@ -248,3 +249,8 @@ def test_a_directory_that_takes_no_file_is_noted_and_nothing_raises(tmp_path: Pa
         assert writes.error == "EEXIST"
         assert writes.lost_bytes == 3
         assert writes.drops_next(100_000) is None
+
+
+def test_an_end_that_does_not_say_whether_its_processes_are_gone_is_none() -> None:
+    with pytest.raises(msgspec.ValidationError, match="gone"):
+        msgspec.convert({"code": 0}, ProcessExit)

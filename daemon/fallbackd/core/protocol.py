@@ -294,7 +294,7 @@ class ProcessExit(Struct, frozen=True, kw_only=True, tag="process"):
 
     code: int | None = None
     signal: int | None = None
-    gone: bool = True
+    gone: bool
     at: float = 0.0
     stopped: bool = False
     """We asked it to stop before it ended."""

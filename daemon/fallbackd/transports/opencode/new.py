@@ -311,7 +311,7 @@ class TakenUpPrompt(RunningPrompt):
         of, at = record.identity, self._clock.now()
         if of is not None and tree.is_other_boot(of.boot_id):
             note = "the machine was restarted; how it ended is unknown"
-            return ProcessExit(at=at, note=note, rebooted=True)
+            return ProcessExit(gone=True, at=at, note=note, rebooted=True)
         is_proven = False
         if of is not None:
             await end_family(

@@ -289,7 +289,7 @@ async def _end(
     if found is not None and found.by == "daemon":
         return None, ()
     if found is not None and tree.is_other_boot(found.boot_id):
-        return ProcessExit(note=REBOOTED, rebooted=True), ()
+        return ProcessExit(gone=True, note=REBOOTED, rebooted=True), ()
     family = _family(directory, found)
     if not may_be_claimed and not find_members(family):
         return None, ()
@@ -300,7 +300,7 @@ async def _end(
         if told is not None:
             return told, ()
         if await end_below(runner, grace_s=grace_s, bound_s=bound_s):
-            return ProcessExit(note="its runner was held; how it ended is unknown"), ()
+            return ProcessExit(gone=True, note="its runner was held; how it ended is unknown"), ()
     group = "" if found is None else found.cgroup
     return await _end_by_force(family, group, grace_s=grace_s, bound_s=bound_s)
 

@@ -496,11 +496,15 @@ class RunningProcess:
             with anyio.CancelScope(shield=True):  # bounded by both limits
                 found = await self._find_end()
             note = "its exit was not recorded"
-            self._exit = ProcessExit(at=self._now(), note=note) if found is None else found
+            self._exit = (
+                ProcessExit(gone=True, at=self._now(), note=note) if found is None else found
+            )
             return
         if self.pid is None and self._is_unclaimed():
             note = "its runner ended before it started anything"
-            self._exit = ProcessExit(at=self._now(), stopped=self._was_stopped, note=note)
+            self._exit = ProcessExit(
+                gone=True, at=self._now(), stopped=self._was_stopped, note=note
+            )
             return
         family = Family(
             token=self._token, directory=self.directory, pid=self.pid or 0, start=self._start

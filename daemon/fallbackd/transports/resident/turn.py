@@ -149,7 +149,9 @@ class ResidentTurn:
 
     async def _finish(self, resident: Resident, exit_code: int | None) -> None:
         if exit_code is not None and await resident.is_clean():
-            ended: Exit = ProcessExit(code=exit_code, at=self._now(), stopped=self._is_stopped())
+            ended: Exit = ProcessExit(
+                gone=True, code=exit_code, at=self._now(), stopped=self._is_stopped()
+            )
         else:
             await resident.end()
             ended = self._without(resident, exit_code)
@@ -289,7 +291,9 @@ class NewTurn(ResidentTurn):
         return resident.was_refused or (self._has_own_program and not self._may_be_sent)
 
     def _never_begun(self) -> Exit:
-        return ProcessExit(at=self._now(), stopped=True, note="stopped before it was sent")
+        return ProcessExit(
+            gone=True, at=self._now(), stopped=True, note="stopped before it was sent"
+        )
 
 
 class TakenUpTurn(ResidentTurn):
