@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from tests.support.playbook import (
     T0,
     Playbook,
@@ -36,6 +37,8 @@ from fallbackd.core.records import Standby
 from fallbackd.core.work.standby import LONGEST_S, PAUSE_S, terms
 
 HOUR_S = 3600.0
+COOLDOWN_S = 600.0
+"""Where another backend is free, one that was out is left alone for this time after its limit."""
 ALONE = policy_of("a")
 AB = policy_of("a", "b", chains={"a": ["b"]})
 
@@ -342,6 +345,38 @@ def test_a_clock_that_is_set_over_its_time_starts_it_at_once() -> None:
     play.step_clock(2 * HOUR_S).then(starts("d1.1", "a"))
 
 
+# --- in line behind other work -----------------------------------------------------------------
+
+
+def test_its_wait_ends_also_in_line_behind_other_work_that_waits() -> None:
+    play = out_until(Playbook(ALONE), 9 * HOUR_S)
+    play.when(delegate("d1", session="s", backend="a", standby=waits()))
+    asked = waits(wait_for_s=HOUR_S)
+    play.when(delegate("d2", session="s", backend="a", standby=asked)).then()
+    assert play.delegation("d2").blocked_by == "d1"
+    play.at(HOUR_S - 1).then().at(HOUR_S).then(answers("d2"))
+    assert play.delegation("d2").message == "the time that it was to wait is over"
+    assert play.delegation("d1").on_standby
+
+
+def test_its_wait_ends_also_while_no_place_is_free() -> None:
+    play = Playbook(policy_of("a", max_running=1))
+    play.when(delegate("d1", backend="a"), started("d1.1")).then(starts("d1.1", "a"))
+    asks(play, "d2", wait_for_s=60.0).then()
+    play.at(59.0).then().at(60.0).then(answers("d2"))
+    assert play.delegation("d2").state == "refused"
+
+
+def test_one_that_a_person_starts_begins_when_its_directory_is_free() -> None:
+    play = out_until(Playbook(AB), 5 * HOUR_S)
+    play.when(HealthPaused(target="b"))
+    play.when(delegate("d1", backend="a", cwd="/w", failover=False, standby=waits()))
+    play.when(HealthResumed(target="b"))
+    play.when(delegate("d2", backend="b", cwd="/w"), started("d2.1")).then_whatever()
+    play.when(StandbyAsked(delegation=DelegationId("d1"), starts=True)).then()
+    assert ran(play.when(answered("d2.1"), succeeded("d2.1"))) == ["d1.1"]
+
+
 # --- rules of roles, and work from inside an attempt -------------------------------------------
 
 
@@ -351,6 +386,29 @@ def test_a_role_that_stops_at_an_outage_waits_where_its_caller_says_so() -> None
     play = Playbook(policy).when(HealthMarked(target="a", reason="auth"))
     play.when(delegate("d1", role="writes", standby=waits())).then()
     play.when(HealthCleared(target="a")).then(starts("d1.1", "a"))
+
+
+def test_a_role_that_stays_with_its_backend_waits_though_another_is_free() -> None:
+    role = Role(name="writes", kind="creative", chain=(entry("a"), entry("b")))
+    play = out_until(Playbook(policy_of("a", "b", roles={"writes": role})), 5 * HOUR_S)
+    play.when(delegate("d1", role="writes", standby=waits())).then()
+    assert play.delegation("d1").on_standby
+    play.at(5 * HOUR_S).then().at(5 * HOUR_S + COOLDOWN_S).then(starts("d1.1", "a"))
+
+
+def test_a_role_that_stays_with_its_backend_waits_for_it_after_its_limit() -> None:
+    role = Role(name="writes", kind="creative", chain=(entry("a"), entry("b")))
+    play = Playbook(policy_of("a", "b", roles={"writes": role}))
+    play.when(delegate("d1", role="writes", standby=waits()), started("d1.1"))
+    play.then(starts("d1.1", "a"))
+    play.when(failed("d1.1", fail(Reason.USAGE_LIMIT, at=play.now, wait_s=5 * HOUR_S))).then()
+    play.at(5 * HOUR_S).then().at(5 * HOUR_S + COOLDOWN_S).then(starts("d1.2", "a"))
+
+
+def test_work_that_cannot_be_started_as_it_was_asked_for_ends() -> None:
+    play = asks(Playbook(ALONE), "d1").then(starts("d1.1", "a"))
+    lost = structs.replace(fail(Reason.NOT_CONFIGURED), marks_health=False)
+    play.when(started("d1.1"), failed("d1.1", lost)).then(answers("d1"))
 
 
 def test_work_from_inside_an_attempt_waits_no_longer_than_that_lives() -> None:

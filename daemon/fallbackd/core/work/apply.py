@@ -341,6 +341,9 @@ def _queue(case: Case, step: Queue) -> None:
         look_at = one.deadline_at
     else:
         look_at = None if step.waiting is None else step.waiting.until_at
+    limit_at = None if one.standby is None else one.standby.limit_at
+    if limit_at is not None and limit_at > case.now:
+        look_at = limit_at if look_at is None else min(look_at, limit_at)
     if look_at is not None:
         case.effects.append(wake_at(case, look_at))
 

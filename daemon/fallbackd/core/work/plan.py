@@ -311,7 +311,10 @@ def service_out(case: CaseView, found: Search) -> Step | None:
         if step is not None:
             return step
     verdicts = found.resolved.verdicts
-    later = resting(case, verdicts) or standby.when_available(case, trial_at=out.trial_at)
+    trial_at = out.verdict.until_at if out.trial_at is None else out.trial_at
+    later = resting(case, verdicts) or standby.when_available(
+        case, trial_at=trial_at, last=out.verdict.backend
+    )
     return later or at_outage(case, out, found.candidates, verdicts=verdicts)
 
 
@@ -365,9 +368,9 @@ RULES: tuple[Callable[[CaseView], Step | Clear | None], ...] = (
     cancelled,
     unproven,
     past_deadline,
+    standby.past_limit,
     in_line,
     open_question,
-    standby.past_limit,
     standby.not_yet,
     started_by_person,
     forced_by_person,

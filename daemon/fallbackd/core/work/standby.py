@@ -19,6 +19,8 @@ from fallbackd.core.case import Case, CaseView, turn_of
 from fallbackd.core.decision import Decision, Rejection, WakeWaiting
 from fallbackd.core.events import StandbyAsked
 from fallbackd.core.health import RARE_TRIALS_S, early_trial_at, view
+from fallbackd.core.ids import BackendId
+from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Delegation, Standby, Verdict, Waiting, standby_order
 from fallbackd.core.routing.resolve import Resolved
 from fallbackd.core.scopes import find_backend, scopes_of
@@ -142,9 +144,11 @@ def within(asked: Standby | None, parent: Delegation | None) -> Standby | None:
 
 
 def past_limit(case: CaseView) -> End | None:
-    """Its time to wait is over before it has begun."""
+    """Its time to wait is over before it has begun, also where it waits in line."""
     one, standby = case.delegation, case.delegation.standby
     if standby is None or case.now < standby.limit_at or _attempted(one, standby):
+        return None
+    if one.question is not None:
         return None
     return exhausted(case, "the time that it was to wait is over")
 
@@ -161,7 +165,8 @@ def not_yet(case: CaseView) -> Step | None:
         return _wait(case, standby, standby.limit_at, outcome="waits for the next daemon")
     if one.on_standby and (writer := writer_beside(case, one)) is not None:
         outcome = f"waits for {writer.delegation}, which has the directory"
-        return _wait(case, standby, standby.limit_at, outcome=outcome)
+        starts = standby.starts  # as soon as that has ended
+        return _wait(case, standby, standby.limit_at, outcome=outcome, starts=starts)
     return None
 
 
@@ -183,24 +188,31 @@ def may_doubt(case: CaseView) -> bool:
     return waiting is not None and case.now >= waiting.until_at
 
 
-def when_available(case: CaseView, *, trial_at: float | None = None) -> Step | None:
+def when_available(
+    case: CaseView, *, trial_at: float | None = None, last: BackendId | None = None
+) -> Step | None:
     """
     Wait for a candidate that passes by time or by a repair; None: the work may not, or none does.
 
     Args:
         trial_at: Time of the next trial of a service that is out.
+        last: That service: the role goes to none behind it, so that none of those is waited for.
     """
     one, standby = case.delegation, case.delegation.standby
     if standby is None or case.now >= standby.limit_at:
         return None
     after = structs.replace(standby, attempts=len(one.attempts), hops=len(one.hops))
     turn = turn_of(structs.replace(one, standby=after))
-    found = case.resolve(turn.candidates, request_after(case.policy, turn))
+    names = [entry.backend for entry in turn.candidates]
+    count = names.index(last) + 1 if last in names else len(names)
+    found = case.resolve(turn.candidates[:count], request_after(case.policy, turn))
     if found.choice is None:
         if not any(_passes(verdict) for verdict in found.verdicts):
             return None
         after = structs.replace(after, again_at=None, pauses=0)
         times = (found.retry_at, trial_at, _rare_at(case, found.verdicts))
+    elif _is_not_set_up(one, standby):
+        return None
     elif _attempted(one, standby):
         pause_s = min(PAUSE_S * 2.0**standby.pauses, LONGEST_PAUSE_S)
         after = structs.replace(after, again_at=case.now + pause_s, pauses=standby.pauses + 1)
@@ -215,7 +227,7 @@ def when_available(case: CaseView, *, trial_at: float | None = None) -> Step | N
         after,
         min(known, default=standby.limit_at),
         outcome="waits until a backend is available",
-        verdicts=found.verdicts,
+        verdicts=found.verdicts if found.choice is None else None,
     )
 
 
@@ -226,6 +238,14 @@ def _passes(verdict: Verdict) -> bool:
 def _attempted(one: Delegation, standby: Standby) -> bool:
     """Return whether an attempt was made since it was last on standby."""
     return len(one.attempts) > standby.attempts
+
+
+def _is_not_set_up(one: Delegation, standby: Standby) -> bool:
+    """Return whether all that was tried since could not be started for want of something here."""
+    failures = [each.failure for each in one.attempts[standby.attempts :]]
+    return bool(failures) and all(
+        failure is not None and failure.reason is Reason.NOT_CONFIGURED for failure in failures
+    )
 
 
 def _rare_at(case: CaseView, verdicts: Verdicts) -> float | None:
@@ -261,10 +281,11 @@ def _wait(
     *,
     outcome: str,
     verdicts: Verdicts | None = None,
+    starts: bool = False,
 ) -> Wait | Hold:
     one, before = case.delegation, case.delegation.waiting
     since_at = case.now if standby.since_at is None else standby.since_at
-    standby = structs.replace(standby, since_at=since_at, starts=False)
+    standby = structs.replace(standby, since_at=since_at, starts=starts)
     until_at = min(until_at, standby.limit_at)
     waiting = Waiting(since_at=since_at, until_at=until_at, limit_at=standby.limit_at)
     if one.on_standby and waiting == before and standby == one.standby:
