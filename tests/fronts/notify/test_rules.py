@@ -57,6 +57,29 @@ def words(told: Journaled, **more: Any) -> tuple[str, str] | None:
         ),
         (entry("session.notice", notice="outage"), None),
         (entry("attempt.ended"), None),
+        (
+            entry("standby.began", until_at=NOW + 5400),
+            (
+                "standby",
+                "A delegation waits for codex (1 h 30 min). See it with: fallbackd-client standby",
+            ),
+        ),
+        (
+            entry("standby.began", until_at=None),
+            (
+                "standby",
+                "A delegation waits for codex (until a repair). See it with:"
+                " fallbackd-client standby",
+            ),
+        ),
+        (
+            entry("standby.ended", state="started"),
+            ("standby", "A delegation that waited for a backend continues on codex."),
+        ),
+        (
+            entry("standby.ended", state="refused"),
+            ("standby", "A delegation that waited for a backend is refused."),
+        ),
     ],
 )
 def test_an_event_is_told_in_plain_words_or_not_at_all(
