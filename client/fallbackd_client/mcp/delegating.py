@@ -7,7 +7,7 @@ import json
 import os
 import time
 
-from fallbackd_client.cli.output import clean, one_line
+from fallbackd_client.cli.output import clean, one_line, when
 from fallbackd_client.cli.views import advice, failure_line, hop_sentence
 from fallbackd_client.errors import NoDaemon, RpcError
 from fallbackd_client.mcp.call import Abandoned, NeedsInput, ToolFailed
@@ -74,6 +74,8 @@ def handle(found: dict[str, Json]) -> dict[str, Json]:
         shown["message"] = (
             f"waiting for {found['blocked_by']}, which is using the session or directory"
         )
+    elif standby := found.get("standby"):
+        shown["message"] = _standing_by(standby)
     return structured(shown)
 
 
@@ -102,6 +104,14 @@ def _shown(found: dict[str, Json]) -> dict[str, Json]:
             whole = found.get("text_path") or f"`fallbackd-client show {found['delegation']}`"
             shown["next"] = f"the answer is cut at {MAX_TEXT_CHARS} characters; all of it: {whole}"
     return shown
+
+
+def _standing_by(standby: dict[str, Json]) -> str:
+    """Say until when work waits for a backend, and when it is refused."""
+    now, expects_at = time.time(), standby.get("expects_at")
+    until = "a repair" if expects_at is None else when(expects_at, now)
+    limit = when(standby["limit_at"], now)
+    return f"no backend is available: waits until {until}, is refused at {limit}"
 
 
 def _message(found: dict[str, Json]) -> str:
@@ -326,7 +336,7 @@ MIN_WAIT_S = 5.0
 """Of `wait`: a model that calls it in a loop pays for each turn."""
 ORPHAN_S = 60.0
 """How long work continues whose client was killed before it had a handle."""
-_PASSED_ON = ("backend", "role", "model", "timeout_s", "permissions")
+_PASSED_ON = ("backend", "role", "model", "timeout_s", "permissions", "when_available")
 
 
 def delegate(call: Call) -> dict[str, Json]:

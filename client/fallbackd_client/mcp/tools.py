@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _TEXT: dict[str, Json] = {"type": "string"}
 _NUMBER: dict[str, Json] = {"type": "number"}
+_BOOLEAN: dict[str, Json] = {"type": "boolean"}
 _OBJECT: dict[str, Json] = {"type": "object"}
 DEFAULT_WAIT_S = 50.0
 LEVELS = ("read", "workspace", "full")
@@ -123,6 +124,10 @@ TOOLS: tuple[Tool, ...] = (
                 "description": "default workspace: may write below cwd",
             },
             "timeout_s": _number("stops the work"),
+            "when_available": {
+                **_BOOLEAN,
+                "description": "while all backends are out, wait for one, 24 h at most",
+            },
             "wait_s": _WAIT,
             "request_id": _text("the same id is never run twice"),
         },
@@ -269,7 +274,11 @@ def load(tool: Tool) -> Callable[[Call], dict[str, Json]]:
     return function
 
 
-_TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "number": (int, float)}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "number": (int, float),
+    "boolean": (bool,),
+}
 
 
 def check(tool: Tool, arguments: dict[str, Json]) -> None:
@@ -294,7 +303,8 @@ def check(tool: Tool, arguments: dict[str, Json]) -> None:
 
 
 def _check_value(name: str, value: Json, wanted: dict[str, Json]) -> None:
-    if isinstance(value, bool) or not isinstance(value, _TYPES[wanted["type"]]):
+    is_flag = wanted["type"] == "boolean"
+    if isinstance(value, bool) != is_flag or not isinstance(value, _TYPES[wanted["type"]]):
         raise ToolFailed(f"`{name}` has to be a {wanted['type']}")
     if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
         raise ToolFailed(f"`{name}` is too large")

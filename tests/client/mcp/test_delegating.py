@@ -124,6 +124,42 @@ def test_a_directory_outside_of_the_project_is_refused_unless_a_root_holds_it(
         assert daemon.params("delegate")["cwd"] == str(other)
 
 
+@pytest.mark.parametrize(
+    ("standby", "expected"),
+    [
+        ({"expects_at": 4e9, "limit_at": 5e9}, "waits until 2096-10-02 07:06:40 (in "),
+        (
+            {"expects_at": None, "limit_at": 5e9},
+            "a repair, is refused at 2128-06-11 08:53:20",
+        ),
+    ],
+)
+def test_work_may_wait_for_a_backend_and_its_handle_says_until_when(
+    tmp_path: Path, standby: dict[str, float | None], expected: str
+) -> None:
+    waits = {**ACCEPTED, "state": "waiting", "standby": standby}
+    answers = {"delegate": waits, "delegation.keep": waits, "delegation.wait": waits}
+    with serving(tmp_path / "s", answering(answers)) as daemon:
+        with session(tmp_path / "s", TZ="UTC") as s:
+            s.initialize()
+            found = s.call("delegate", prompt="x", wait_s=0, when_available=True)
+        assert daemon.params("delegate")["when_available"] is True
+    assert expected in found["structuredContent"]["message"]
+    assert found["isError"] is False
+
+
+@pytest.mark.parametrize("given", ["yes", 1])
+def test_only_true_and_false_say_whether_work_may_wait_for_a_backend(
+    tmp_path: Path, given: object
+) -> None:
+    with serving(tmp_path / "s", answering({})) as daemon, session(tmp_path / "s") as s:
+        s.initialize()
+        found = s.call("delegate", prompt="x", when_available=given)
+        assert found["isError"] is True
+        assert found["content"][0]["text"] == "`when_available` has to be a boolean"
+        assert daemon.methods() == []
+
+
 def test_work_that_takes_longer_is_handed_back_as_a_handle(tmp_path: Path) -> None:
     answers = {
         "delegate": ACCEPTED,
