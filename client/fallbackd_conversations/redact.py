@@ -135,6 +135,6 @@ def redact_command(words: Sequence[str]) -> list[str]:
 def excerpt(text: str, *, max_chars: int = MAX_EVIDENCE_CHARS) -> str:
     """One printable line of at most `max_chars` characters, redacted."""
     # Secrets are looked for before the cut, which could leave half a key that no pattern knows.
-    text = _CONTROLS.sub(" ", strip_escapes(text[: max_chars * 6]))
+    text = _CONTROLS.sub(" ", strip_escapes(text[: max_chars * 20]))
     text = " ".join(redact(text).split())
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
