@@ -147,14 +147,21 @@ async def test_nothing_stays_while_memory_is_short(tmp_path: Path) -> None:
 
 
 async def test_one_that_is_not_used_ends(tmp_path: Path) -> None:
-    async with staying(tmp_path, idle_s=0.2) as place:
+    async with staying(tmp_path, idle_s=0.01) as place:
         await place.ask("say one")
         await until(lambda: not lives(place.pids[0]))
         assert (await place.ask("say two", resume="c1")).text == "two"
 
 
+async def test_one_that_was_prepared_and_is_not_used_ends(tmp_path: Path) -> None:
+    async with staying(tmp_path, idle_s=0.01) as place:
+        assert await place.transport.prepare(place.call("not sent"))
+        await place.noted("start")
+        await until(lambda: not lives(place.pids[0]))
+
+
 async def test_a_turn_may_last_longer_than_a_rest(tmp_path: Path) -> None:
-    async with staying(tmp_path, idle_s=0.2) as place:
+    async with staying(tmp_path, idle_s=0.01) as place:
         assert (await place.ask("slow 1")).text == "slow"
 
 

@@ -340,7 +340,8 @@ class Resident:
 
     async def come_up(self) -> None:
         """Get ready for a prompt that is not known yet; what does not is ended."""
-        if not await self.is_usable(is_new=True, limit_s=START_S):
+        is_up = await self.is_usable(is_new=True, limit_s=START_S)
+        if not is_up or self._running is None or not await self._running.tell_turn(None):
             self.stop()
         self.rests_since = self._now()
         self.came_up.set()

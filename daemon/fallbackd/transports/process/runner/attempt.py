@@ -241,6 +241,8 @@ class Rest:
         self._limits = limits
         self._since: float | None = time.monotonic()
         """None: a turn is under way, as far as the daemon knows."""
+        self._is_told = False
+        """A start is no rest: the daemon has a limit for it."""
         self._ended_at: float | None = None
         """When the turn was seen to end."""
         self._ends = b""
@@ -248,6 +250,7 @@ class Rest:
 
     def turn(self, ends: str | None) -> None:
         self._since = time.monotonic() if ends is None else None
+        self._is_told = True
         self._ended_at = None
         self._ends, self._tail = b"\n" + (ends or "").encode(), b"\n"
 
@@ -268,7 +271,7 @@ class Rest:
         """Return how long the program may stay; None: until something happens."""
         since = self._ended_at if self._since is None and is_alone else self._since
         limit_s = None if self._limits is None else self._limits[_LIMITS[is_alone]]
-        if limit_s is None or since is None:
+        if limit_s is None or since is None or not (is_alone or self._is_told):
             return None
         return max(0.0, since + limit_s - time.monotonic())
 
