@@ -79,6 +79,22 @@ async def test_a_person_delegates_for_later_and_changes_it(tmp_path: Path) -> No
         assert "does not wait for a backend" in again.err
 
 
+async def test_a_request_for_later_that_is_sent_again_is_the_same(tmp_path: Path) -> None:
+    async with running(tmp_path, backend_script(tmp_path / "bin", "planned", GATED)) as daemon:
+        words = (
+            "delegate",
+            "--wait",
+            "accepted",
+            "--request-id",
+            "r1",
+            "--not-before",
+            "3h",
+            "do it",
+        )
+        one, again = [await run_client(daemon.socket, *words) for _ in range(2)]
+        assert (one.code, again.code, again.out) == (0, 0, one.out)
+
+
 async def test_a_wait_that_cannot_be_begins_nothing(tmp_path: Path) -> None:
     async with running(tmp_path, backend_script(tmp_path / "bin", "planned", GATED)) as daemon:
         for flags, said in (

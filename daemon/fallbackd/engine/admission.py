@@ -120,9 +120,10 @@ def admit(
 
 def digest(work: NewWork) -> str:
     """
-    A fingerprint of the parameters, except how long the caller waits for the answer. Of who asks,
-    only inside which delegation: the request ids of others are others. Defaults are no part of it:
-    a field that is new later changes no request that is known.
+    A fingerprint of the parameters, except how long the caller waits for the answer, and between
+    which times: "in 3 hours" is another time when it is said again. Of who asks, only inside which
+    delegation: the request ids of others are others. Defaults are no part of it: a field that is
+    new later changes no request that is known.
     """
     parent = None if work.parent is None else work.parent.partition(".")[0]
     asked = msgspec.structs.replace(
@@ -134,6 +135,8 @@ def digest(work: NewWork) -> str:
         inside=work.inside if parent is None else (),
         client=None,
         orphan_s=None,
+        wait_until_at=None,
+        not_before_at=None,
     )
     return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()
 
