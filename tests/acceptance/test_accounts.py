@@ -88,7 +88,7 @@ async def test_a_backend_of_that_name_that_is_no_account_is_left_alone(tmp_path:
     async with running(tmp_path, config) as daemon:
         refused = await client(daemon, "accounts", "add", "codex", "work")
         assert (refused.code, daemon.config_path.read_text()) == (2, config)
-        assert "is no account of codex; take another name" in refused.err
+        assert "is not an account of codex; take another name" in refused.err
 
 
 async def test_an_account_without_a_login_is_passed_over_and_its_own_command_named(

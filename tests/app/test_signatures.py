@@ -89,7 +89,7 @@ async def test_what_cannot_be_judged_is_refused(tmp_path: Path) -> None:
             "delegate", {"prompt": "x", "backend": "own", "wait": "finished"}
         )
         params = {"delegation": ended["delegation"], "reason": "hungry"}
-        with pytest.raises(RpcError, match="no reason"):
+        with pytest.raises(RpcError, match="is not a failure reason"):
             await daemon.client.call("classification.wrong", params)
 
 

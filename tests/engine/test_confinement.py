@@ -308,7 +308,7 @@ def test_the_settings_of_codex_are_read_where_its_own_variable_says() -> None:
     world = cast(World, SimpleNamespace(home="/home/me", read_text=files.get))
 
     def read(environ: dict[str, str]) -> dict[str, str]:
-        return attempts._texts(world, KINDS["codex"], environ)
+        return attempts.texts_of(world, KINDS["codex"], environ)
 
     assert read({}) == {CONFIG_OF_CODEX: "usual"}
     assert read({"CODEX_HOME": "/srv/codex"}) == {CONFIG_OF_CODEX: "moved"}

@@ -122,7 +122,7 @@ async def test_a_missing_variable_costs_no_attempt(scene: Scene) -> None:
     ("text", "word", "reason", "words"),
     [
         ("", "not_configured", "not_configured", "is empty"),
-        ("{old}", "broken", "auth", "over by its own date"),
+        ("{old}", "broken", "auth", "has expired"),
     ],
 )
 async def test_an_empty_or_expired_file_is_passed_over_and_said(

@@ -121,7 +121,7 @@ async def test_what_was_replaced_a_moment_ago_is_what_is_used(place: Place) -> N
         ("sk\x00key", 0o600, "characters that no key has"),
         ("schlüssel", 0o600, "characters that no key has"),
         ('{"half": ', 0o600, "begins like JSON and is none"),
-        ("x" * (MAX_SECRET_BYTES + 1), 0o600, "are no secret"),
+        ("x" * (MAX_SECRET_BYTES + 1), 0o600, "not a secret"),
     ],
 )
 async def test_a_file_that_cannot_be_used_says_why(
@@ -224,7 +224,7 @@ async def test_a_command_that_fails_hangs_or_chatters_is_told_by_its_name_alone(
     failing = place.program(f"print('{SECRET}'); sys.exit(3)")
     assert "ended with status 3: run it by hand" in await place.problem(failing)
     loud = place.program(f"sys.stdout.write('{SECRET}' * 10000)")
-    assert "are no secret" in await place.problem(loud)
+    assert "not a secret" in await place.problem(loud)
     place.secrets = SecretSources(environ=place.environ, now=lambda: NOW, command_limit_s=0.2)
     hanging = place.program("import time; time.sleep(1000)")
     assert "did not end within 0.2 s" in await place.problem(hanging)

@@ -557,7 +557,7 @@ def _make(written: Rendered, said: Sequence[Utterance], own: Path, place: Path) 
 
 
 def version_of_opencode(environ: Mapping[str, str]) -> str:
-    """What opencode prints about its version; empty: nothing."""
+    """Return what opencode prints about its version; empty: nothing."""
     with contextlib.suppress(subprocess.SubprocessError, OSError):
         ran = subprocess.run(
             ["opencode", "--version"],

@@ -46,15 +46,15 @@ def test_members_longer_than_what_is_fed_at_once_are_read(size: int) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (packed(PLAIN) + b"garbage", "something that is no gzip stands behind the gzip"),
-        (packed(PLAIN) + b"\0\0garbage", "something that is no gzip stands behind the gzip"),
-        (packed(PLAIN) + b"\x1fgarbage", "the body is no gzip"),
+        (packed(PLAIN) + b"garbage", "the gzip of the body is followed by something else"),
+        (packed(PLAIN) + b"\0\0garbage", "the gzip of the body is followed by something else"),
+        (packed(PLAIN) + b"\x1fgarbage", "the body is not gzip"),
         (packed(PLAIN, PLAIN)[:-3], "breaks off"),
         (packed(PLAIN) + packed(PLAIN)[:1], "breaks off"),
         (b"", "breaks off"),
         (packed(PLAIN)[:1], "breaks off"),
-        (PLAIN, "the body is no gzip"),
-        (zlib.compress(PLAIN), "the body is no gzip"),
+        (PLAIN, "the body is not gzip"),
+        (zlib.compress(PLAIN), "the body is not gzip"),
         (packed(b"") * 10_001, "more than 10000 members"),
     ],
 )

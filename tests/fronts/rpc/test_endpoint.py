@@ -96,7 +96,7 @@ def test_a_file_at_the_place_of_the_socket_is_never_removed(directory: str) -> N
     path = f"{directory}/control.sock"
     with open(path, "w") as file:
         file.write("precious")
-    with pytest.raises(EndpointUnusable, match="no socket"):
+    with pytest.raises(EndpointUnusable, match="is not a socket"):
         SocketEndpoint.open(path)
     with open(path) as file:
         assert file.read() == "precious"

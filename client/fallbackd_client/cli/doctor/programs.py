@@ -446,7 +446,7 @@ def _configs(machine: Machine, *, existing: bool = True) -> list[str]:
 
 
 def _plugins_of_2(machine: Machine) -> str:
-    """What is protected of an opencode of version 2, and how."""
+    """Say what is protected of an opencode of version 2, and how."""
     named = [
         (path, entry)
         for path in _configs(machine)
