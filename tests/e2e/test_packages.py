@@ -1,8 +1,10 @@
 """The packages as people install them: pipx, uv, and a `.deb` in a clean Debian."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,17 +43,17 @@ def one(packages: Path, pattern: str) -> Path:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of a user who has nothing."""
+def home() -> Iterator[dict[str, str]]:
+    """The environment of a user who has nothing. A long home leaves a socket no address."""
+    place = tempfile.mkdtemp(prefix="fbd-home-")
     kept = ("PIP_", "UV_", "SSL_", "REQUESTS_", "HTTP", "http", "NO_PROXY", "no_proxy")
     environ = {name: value for name, value in os.environ.items() if name.startswith(kept)}
-    environ |= {"HOME": str(tmp_path), "LANG": "C.UTF-8", "TZ": "UTC"}
-    environ["PATH"] = f"{tmp_path}/.local/bin:{tmp_path}/bin:/usr/bin:/bin"
+    environ |= {"HOME": place, "LANG": "C.UTF-8", "TZ": "UTC"}
+    environ["PATH"] = f"{place}/.local/bin:{place}/bin:/usr/bin:/bin"
     yield environ
-    if (tmp_path / ".local/bin/fallbackd").exists():
-        subprocess.run(
-            [str(tmp_path / ".local/bin/fb"), "service", "stop"], env=environ, timeout=HANG_S
-        )
+    if os.path.exists(f"{place}/.local/bin/fallbackd"):
+        subprocess.run([f"{place}/.local/bin/fb", "service", "stop"], env=environ, timeout=HANG_S)
+    shutil.rmtree(place)
 
 
 INSTALLERS = {
