@@ -231,7 +231,15 @@ def _codex_token(text: str) -> Command | None:
 # --- opencode: a provider whose key is read from the file of the token ---------------------------
 
 
-_IN_FILE = re.compile(r"\{file:(/[^{}]+)\}")
+_INSTEAD = "{env:FALLBACKD_INSTEAD_OF_FILE}"
+"""
+Empty for a person. In what the daemon starts it makes the file an empty one and adds the key of the
+attempt: opencode stops where it cannot read a file that its settings name. It shortens a path by
+its `..` only where the path begins with `~/`.
+"""
+_IN_FILE = re.compile(rf"\{{file:~/([^{{}}]+){re.escape(_INSTEAD)}\}}")
+_IN_FILE_ALONE = re.compile(r"\{file:/[^{}]+\}")
+"""As it was written before."""
 
 
 def _opencode_file(environ: Mapping[str, str]) -> str:
@@ -243,7 +251,8 @@ def _opencode_file(environ: Mapping[str, str]) -> str:
 
 def _opencode(path: str, gateway: Gateway) -> Part:
     place = ("provider", _PROVIDER)
-    options = {"baseURL": f"{gateway.url}/v1", "apiKey": f"{{file:{gateway.token_file}}}"}
+    file = os.path.relpath(os.path.join("/", gateway.token_file), os.path.expanduser("~"))
+    options = {"baseURL": f"{gateway.url}/v1", "apiKey": f"{{file:~/{file}{_INSTEAD}}}"}
     entry: dict[str, Json] = {
         "npm": "@ai-sdk/openai-compatible",
         "name": _PROVIDER,
@@ -296,8 +305,14 @@ def _opencode_port(text: str) -> int | None:
 
 def _opencode_token(text: str) -> str | None:
     key = _at(jsonc.load(text), "provider", _PROVIDER, "options", "apiKey")
-    named = _IN_FILE.fullmatch(key) if isinstance(key, str) else None
-    return None if named is None else _text_of(named[1])
+    if not isinstance(key, str):
+        return None
+    if _IN_FILE_ALONE.fullmatch(key):
+        raise Unreadable("its settings name the token's file in a way that stops a confined one")
+    named = _IN_FILE.fullmatch(key)
+    if named is None:
+        return None
+    return _text_of(os.path.normpath(os.path.join(os.path.expanduser("~"), named[1])))
 
 
 # --- gemini: reads its key from a file of variables; from no command, and from no other file ------

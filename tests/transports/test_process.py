@@ -19,6 +19,7 @@ from tests.transports.programs import (
 )
 
 import fallbackd
+from fallbackd.backends.variables import instead_of_file
 from fallbackd.core.protocol import HttpRequest, NotStarted, ProcessExit
 from fallbackd.transports.process.recording import read_exit
 
@@ -262,6 +263,7 @@ async def test_the_environment_is_scrubbed_and_marked(tmp_path: Path) -> None:
     )
     token = seen.pop("FALLBACKD_RUN")
     assert len(token) == 32
+    assert seen.pop("FALLBACKD_INSTEAD_OF_FILE") == instead_of_file()
     assert seen == {
         "PATH": os.environ["PATH"],
         "HOME": "/home/someone",

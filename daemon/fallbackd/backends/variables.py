@@ -106,6 +106,24 @@ PROVIDERS = (
 """Own logins of an agent that asks whatever provider it finds the key of."""
 
 
+INSTEAD_OF_FILE = "FALLBACKD_INSTEAD_OF_FILE"
+
+
+def instead_of_file(token: str = "") -> str:
+    """
+    The value of `INSTEAD_OF_FILE`: the key that a program below the daemon sends to the gateway.
+
+    opencode stops where it cannot read a file that its settings name, and a confined one cannot
+    read a person's token. `gateway setup` writes `{file:~/PATH{env:FALLBACKD_INSTEAD_OF_FILE}}`:
+    variables are put in first, and the path is shortened before it is opened. So this leads from
+    any PATH to an empty file, behind which the key stands.
+
+    Args:
+        token: Of the attempt; empty: the gateway is off.
+    """
+    return f"{'/..' * 64}/dev/null}}{token}{{file:/dev/null"
+
+
 def _compiled(names: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(each).replace(r"\*", ".*") for each in names), re.DOTALL)
 

@@ -27,6 +27,7 @@ from anyio.abc import TaskGroup
 from msgspec import Struct, structs
 
 from fallbackd.backends.spec import BackendKind, NotConfigured, Options
+from fallbackd.backends.variables import INSTEAD_OF_FILE, instead_of_file
 from fallbackd.core.decision import StartAttempt, StopAttempt
 from fallbackd.core.events import AttemptEnded, AttemptStarted
 from fallbackd.core.failures import Failure, make_failure
@@ -118,9 +119,6 @@ async def _changed_since(world: World, cwd: str, started_at: float) -> tuple[str
     since_ns = int(started_at * 1e9)
     found = (path for path, (mtime_ns, _) in (after or {}).items() if mtime_ns >= since_ns)
     return tuple(sorted(found)[:MAX_FILES])
-
-
-_GATEWAY_VARIABLE = "FALLBACKD_GATEWAY_TOKEN"
 
 
 class CannotBegin(Exception):
@@ -394,8 +392,8 @@ def _call(
     call = equipped(
         call, work, host.settings, world, order.backend, cwd_ids=delegation.cwd_ids, inside=inside
     )
-    if isinstance(call, ServedPrompt) and (token := world.gateway_token("")) is not None:
-        env = {**call.server.env, _GATEWAY_VARIABLE: token}
+    if isinstance(call, ServedPrompt):
+        env = {**call.server.env, **_for_gateway(world, "")}
         call = structs.replace(call, server=structs.replace(call.server, env=env))
     return call
 
@@ -423,13 +421,18 @@ def equipped(
 
 def marks(world: World, prepared: Prepared, order: StartAttempt) -> dict[str, str]:
     """Variables by which children are known, by which they know where they are, and may ask."""
-    found = {
+    return {
         "FALLBACKD_DELEGATION": prepared.delegation.delegation,
         "FALLBACKD_ATTEMPT": order.attempt,
+        **_for_gateway(world, order.attempt),
     }
-    if (token := world.gateway_token(order.attempt)) is not None:
-        found[_GATEWAY_VARIABLE] = token
-    return found
+
+
+def _for_gateway(world: World, attempt: str) -> dict[str, str]:
+    token = world.gateway_token(attempt)
+    if token is None:
+        return {}
+    return {"FALLBACKD_GATEWAY_TOKEN": token, INSTEAD_OF_FILE: instead_of_file(token)}
 
 
 def cannot_start(

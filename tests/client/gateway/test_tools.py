@@ -1,6 +1,7 @@
 """What is written into the settings of programs for the gateway, and taken out again."""
 
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def load(tool: str, text: str) -> dict[str, Any]:
     return found
 
 
+IN_HOME = os.path.relpath("/state/gateway.token", Path.home())
 PLACES = {
     "claude": {
         "env": {"ANTHROPIC_BASE_URL": URL},
@@ -59,7 +61,7 @@ PLACES = {
                 "name": "fallbackd",
                 "options": {
                     "baseURL": f"{URL}/v1",
-                    "apiKey": "{file:/state/gateway.token}",
+                    "apiKey": f"{{file:~/{IN_HOME}{{env:FALLBACKD_INSTEAD_OF_FILE}}}}",
                 },
                 "models": {"team": {}},
             }
@@ -174,6 +176,15 @@ def test_the_provider_of_opencode_loses_and_gets_back_what_the_gateway_serves() 
 def test_lines_that_a_person_has_written_between_ours_stay() -> None:
     made = part_of("gemini").put(KEPT["gemini"]).replace("GEMINI_API_KEY", "A=b\nGEMINI_API_KEY")
     assert part_of("gemini").take(made) == KEPT["gemini"] + "A=b\n"
+
+
+def test_the_file_that_opencode_was_given_alone_is_replaced() -> None:
+    part, old = part_of("opencode"), "{file:/state/gateway.token}"
+    made = part.put("")
+    before = made.replace(load("opencode", made)["provider"]["fallbackd"]["options"]["apiKey"], old)
+    with pytest.raises(Unreadable, match="a way that stops a confined one"):
+        TOOLS["opencode"].token(before)
+    assert part.put(before) == made
 
 
 def test_settings_stand_where_each_program_looks(tmp_path: Path) -> None:

@@ -4,7 +4,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from fallbackd.backends.variables import is_for_every_program
+from fallbackd.backends.variables import (
+    INSTEAD_OF_FILE,
+    instead_of_file,
+    is_for_every_program,
+)
 from fallbackd.core.protocol import Confinement, OwnCopy
 from fallbackd.lib import failpoints
 from fallbackd.lib.directories import expand, places
@@ -111,6 +115,7 @@ def child_environment(
         for name, value in inherited.items()
         if name not in _OURS and not name.startswith(_OUR_PREFIXES)
     }
+    env[INSTEAD_OF_FILE] = instead_of_file()
     env.update(added)
     for name in unset:
         env.pop(name, None)

@@ -1,6 +1,7 @@
 """The gateway as `doctor` sees it: whether it answers, and the programs pointed at it."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ def with_token(tmp_path: Path, token: str = TOKEN) -> Home:
     home = Home(tmp_path)
     home.write(home.state / "gateway.token", token + "\n")
     return home
+
+
+def in_home(path: Path) -> str:
+    return os.path.relpath(path, Path.home())
 
 
 def set_up(home: Home, tool: str, port: int) -> None:
@@ -139,9 +144,8 @@ def test_a_call_is_made_with_the_token_of_each_program(tmp_path: Path, tool: str
         old = home.write(home.path / "old", "the-old-one\n")
         home.write(home.bin / "fallbackd-client", f"#!/bin/sh\n/bin/cat {old}\n", 0o755)
         text = settings_of(home, tool).read_text()
-        text = text.replace(TOKEN, "the-old-one").replace(
-            str(home.state / "gateway.token"), str(old)
-        )
+        text = text.replace(TOKEN, "the-old-one")
+        text = text.replace(in_home(home.state / "gateway.token"), in_home(old))
         settings_of(home, tool).write_text(text)
         ((level, what, fix),) = look(home, {"enabled": True, "port": port})
     assert level == "error"
@@ -179,7 +183,7 @@ def test_a_command_that_prints_no_token_is_named_without_what_it_says(
         ("codex", ('args = ["gateway", "token"]', 'args = ["--key", "k"]')),
         ("codex", ('args = ["gateway", "token"]', "args = 1")),
         ("opencode", ("{file:", "{env:")),
-        ("opencode", ("{file:/", "{file:~/")),
+        ("opencode", ("{file:~/", "{file:~//")),
         ("gemini", (f"GEMINI_API_KEY={TOKEN}", f'GEMINI_API_KEY="{TOKEN}" # mine')),
     ],
 )
@@ -220,7 +224,7 @@ def test_what_is_no_token_is_sent_nowhere(tmp_path: Path, tool: str, printed: st
         odd = home.write(home.path / "odd", printed)
         home.write(home.bin / "fallbackd-client", f"#!/bin/sh\n/bin/cat {odd}\n", 0o755)
         path = settings_of(home, tool)
-        text = path.read_text().replace(str(home.state / "gateway.token"), str(odd))
+        text = path.read_text().replace(in_home(home.state / "gateway.token"), in_home(odd))
         path.write_text(text.replace(TOKEN, printed.partition("\n")[0].replace(" ", "\x7f")))
         found = look(home, {"enabled": True, "port": port})
     assert [level for level, _, _ in found] == ["error"]
@@ -232,9 +236,22 @@ def test_a_token_file_that_is_gone_is_named(tmp_path: Path) -> None:
     with listening(models=["team"]) as port:
         set_up(home, "opencode", port)
         path = settings_of(home, "opencode")
-        path.write_text(path.read_text().replace("gateway.token}", "gone}"))
+        path.write_text(path.read_text().replace("gateway.token{", "gone{"))
         ((_, what, _),) = look(home, {"enabled": True, "port": port})
     assert what.endswith(f"{home.state}/gone: No such file or directory")
+
+
+def test_a_token_file_that_stops_a_confined_opencode_is_named(tmp_path: Path) -> None:
+    home = with_token(tmp_path)
+    with listening(models=["team"]) as port:
+        set_up(home, "opencode", port)
+        path = settings_of(home, "opencode")
+        written = in_home(home.state / "gateway.token") + "{env:FALLBACKD_INSTEAD_OF_FILE}"
+        path.write_text(path.read_text().replace(f"~/{written}", f"{home.state}/gateway.token"))
+        ((level, what, fix),) = look(home, {"enabled": True, "port": port})
+    assert level == "error"
+    assert what.endswith("its settings name the token's file in a way that stops a confined one")
+    assert fix == "fallbackd-client gateway setup opencode --yes"
 
 
 @pytest.mark.parametrize("tool", TOOLS)
