@@ -17,7 +17,7 @@ from fallbackd_client.settings.jsonc import Unreadable, unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from fallbackd_client.calls import Json
 
@@ -138,6 +138,36 @@ class _Taken:
         self.place = 0
         self.keys: dict[tuple[Path, Path], str] = {}
         self.tables: dict[Path, str] = {}
+
+    def read(self, behind: Iterable[Piece], block: str, table: Path) -> str:
+        """Keep what a person has added to the tables of the block; return what is not of them."""
+        own = list(pieces(block + "\n"))
+        written = {(piece.table, piece.path if piece.kind == "=" else ()) for piece in own}
+        left: list[str] = []
+        waiting: list[Piece] = []  # comments and empty lines: what they belong to comes next
+        for piece in behind:
+            is_ours = piece.table[: len(table)] == table
+            if is_ours and piece.kind in ("", "#"):
+                waiting.append(piece)
+                continue
+            if is_ours:
+                comments = "".join(one.text for one in waiting if one.kind)
+                left.append(self._keep(piece, comments, written))
+            else:
+                left += [one.text for one in (*waiting, piece)]
+            waiting = []
+        return "".join((*left, *(one.text for one in waiting)))
+
+    def _keep(self, piece: Piece, comments: str, written: set[tuple[Path, Path]]) -> str:
+        """Keep a line that the block is not written with; return the comments before another."""
+        lines = f"{comments}{piece.line}\n"
+        if (piece.table, ()) not in written:
+            self.tables[piece.table] = self.tables.get(piece.table, "") + lines
+        elif piece.kind == "=" and (piece.table, piece.path) not in written:
+            self.keys[piece.table, piece.path] = lines
+        else:
+            return comments
+        return ""
 
     def names(self) -> list[str]:
         keys = [".".join(key) for _, key in self.keys]
@@ -303,39 +333,13 @@ def _without(text: str, label: str, block: str, table: Path) -> _Taken | None:
             f"[{'.'.join(table)}] does not follow the comment {_mark(label, 'begin')!r}; "
             "edit it by hand"
         )
-    own = list(pieces(block + "\n"))
-    tables = {piece.path for piece in own if piece.kind == "["}
-    keys = {(piece.table, piece.path) for piece in own if piece.kind == "="}
     taken = _Taken()
-    left = [_before(whole, at, label)]
-    taken.place = len(left[0])
-    waiting: list[Piece] = []  # comments and empty lines: what they belong to comes next
-    for piece in whole[at + 1 :]:
-        place = piece.table
-        if _is_mark(piece, label):
-            continue
-        if place[: len(table)] != table:
-            left += [one.text for one in (*waiting, piece)]
-            waiting = []
-            continue
-        if piece.kind in ("", "#"):
-            waiting.append(piece)
-            continue
-        comments = "".join(one.text for one in waiting if one.kind)
-        waiting = []
-        lines = comments + piece.line + "\n"
-        if place not in tables:
-            taken.tables[place] = taken.tables.get(place, "") + lines
-        elif piece.kind == "=" and (place, piece.path) not in keys:
-            taken.keys[place, piece.path] = lines
-        else:
-            left.append(comments)
-    left += [one.text for one in waiting]
-    behind = "".join(left[1:])
+    before = _before(whole, at, label)
+    behind = taken.read((one for one in whole[at + 1 :] if not _is_mark(one, label)), block, table)
     if at and whole[at - 1].kind and (not behind or behind.startswith("\n")):
-        left[0] = left[0].removesuffix("\n")  # which the block was put behind
-        taken.place = len(left[0])
-    taken.left = left[0] + behind
+        before = before.removesuffix("\n")  # which the block was put behind
+    taken.place = len(before)
+    taken.left = before + behind
     return taken
 
 

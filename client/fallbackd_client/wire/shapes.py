@@ -258,15 +258,15 @@ class Standby(Struct, frozen=True, kw_only=True):
     """The wait of work until a backend is available."""
 
     since_at: float
-    """When it began to wait."""
+    """Time at which the wait began."""
     expects_at: float | None = None
-    """When it looks again; null: it waits for a repair."""
+    """Time of the next look; null: it waits for a repair."""
     limit_at: float
-    """When it is refused."""
+    """Time at which it is refused."""
     not_before_at: float | None = None
-    """It does not start before."""
+    """Earliest start."""
     priority: int = 0
-    """Of what waits, the highest goes first."""
+    """Rank among what waits, highest first."""
 
 
 class Delegation(Struct, frozen=True, kw_only=True):

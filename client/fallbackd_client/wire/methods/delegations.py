@@ -88,7 +88,7 @@ class DelegateParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     not_before_at: CalendarInstant | None = None
     """Start no attempt before this time of the clock; the work waits like the above."""
     priority: Priority = 0
-    """Of work that waits for a backend, the highest goes first; 0 from inside an attempt."""
+    """Rank among work that waits for a backend, highest first; 0 from inside an attempt."""
     request_id: RequestName | None = None
     """Idempotency key: the same id with the same parameters is the same delegation."""
     failover: bool = True
