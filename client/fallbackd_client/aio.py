@@ -45,7 +45,7 @@ from fallbackd_client.calls import (
 )
 from fallbackd_client.client import Dropped, Subscription, why_not
 from fallbackd_client.errors import ClientError, NoDaemon, ProtocolError
-from fallbackd_client.paths import find_socket
+from fallbackd_client.paths import find_socket, reachable
 from fallbackd_client.progress import LAST, PROGRESS
 from fallbackd_client.wire.envelope import Method
 from fallbackd_client.wire.framing import LineSplitter, LineTooLong
@@ -577,8 +577,8 @@ class AsyncClient:
         while True:
             path = self.path
             try:
-                with anyio.fail_after(self._timeout_s):
-                    link = Link(path, await anyio.connect_unix(path))
+                with anyio.fail_after(self._timeout_s), reachable(path) as address:
+                    link = Link(path, await anyio.connect_unix(address))
                 self._lost_at = None
                 return link
             except TimeoutError as error:

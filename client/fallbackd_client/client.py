@@ -38,7 +38,7 @@ from fallbackd_client.calls import (
     with_request_id,
 )
 from fallbackd_client.errors import NoDaemon, ProtocolError, RpcError
-from fallbackd_client.paths import find_socket
+from fallbackd_client.paths import find_socket, reachable
 from fallbackd_client.progress import LAST, PROGRESS
 from fallbackd_client.wire.framing import LineSplitter, LineTooLong
 
@@ -201,7 +201,8 @@ class Connection:
             while True:
                 try:
                     connection.settimeout(self._timeout_s)
-                    connection.connect(self.path)
+                    with reachable(self.path) as address:
+                        connection.connect(address)
                 except BlockingIOError as error:  # the backlog is full: Unix sockets do not wait
                     if self._monotonic() >= give_up_at:
                         raise why_not(error, self.path) from error

@@ -1,6 +1,10 @@
 """Paths of the daemon's socket, and of what clients keep beside its records."""
 
+import errno
 import os
+
+MAX_ADDRESS_BYTES = 107
+"""`sun_path` of Linux holds 108 bytes with the closing NUL. Source: unix(7)."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,3 +81,36 @@ def _of_user(environ: "Mapping[str, str]", runtimes: str) -> list[str]:
     if environ.get("HOME", home) != home:
         return []
     return [os.path.join(runtimes, str(uid), "fallbackd", "control.sock")]
+
+
+class reachable:  # noqa: N801  # reads as a function; `contextlib` would slow the start of clients
+    """
+    The address of a socket, for `bind` and `connect` inside the `with`.
+
+    A path that is too long for an address is named below the descriptor of its directory.
+
+    Raises:
+        OSError: The directory cannot be opened, or the name of the socket itself is too long.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._directory = -1
+
+    def __enter__(self) -> str:
+        if len(os.fsencode(self._path)) <= MAX_ADDRESS_BYTES:
+            return self._path
+        directory, name = os.path.split(self._path)
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        self._directory = os.open(directory or ".", flags)
+        address = f"/proc/self/fd/{self._directory}/{name}"
+        if len(os.fsencode(address)) > MAX_ADDRESS_BYTES:
+            self.__exit__()
+            what = "the name of a socket is too long; choose a shorter one"
+            raise OSError(errno.ENAMETOOLONG, what, self._path)
+        return address
+
+    def __exit__(self, *_: object) -> None:
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1

@@ -100,6 +100,26 @@ async def test_a_state_directory_below_a_file_is_refused_with_what_to_do(tmp_pat
     assert "Traceback" not in str(died.value)
 
 
+async def test_a_socket_below_a_long_home_is_reached_by_every_client(tmp_path: Path) -> None:
+    place = f"{tmp_path}/{'long-' * 40}/fallbackd/control.sock"
+    async with running(tmp_path, config_of(tmp_path), env={"FALLBACKD_SOCKET": place}) as daemon:
+        assert (await delegate(daemon))["text"] == "hello"
+        ran = await run_client(place, "delegate", "hello", "--backend", "echo", cwd="/tmp")
+        assert (ran.code, ran.out) == (0, "hello\n"), ran.err
+        os.unlink(place)
+        with anyio.fail_after(HANG_S):
+            while not os.path.exists(place):
+                await anyio.sleep(0.05)
+        await daemon.kill()  # what is left over is known as such
+        await daemon.start()
+        assert (await delegate(daemon))["text"] == "hello"
+        await daemon.stop()
+        assert not os.path.exists(place)
+        ran = await run_client(place, "status", cwd="/tmp")
+        assert ran.code == 69
+        assert "AF_UNIX" not in ran.err
+
+
 async def test_a_state_directory_without_rights_is_refused_with_what_to_do(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir(mode=0o500)

@@ -31,6 +31,14 @@ const daemon = new Daemon(
 )
 setInterval(() => undefined, 1000) // the process lives on without a connection
 """
+BELOW_A_LONG_PATH = """
+import { symlinkSync } from "node:fs"
+import { dirname } from "node:path"
+
+const long = `${process.env["HOME"]}/${"long-".repeat(40)}`
+symlinkSync(dirname(process.argv[2]!), long)
+process.argv[2] = `${long}/control.sock`
+"""
 PLUGIN = """
 import plugin from "%(source)s/index.ts"
 
@@ -111,6 +119,11 @@ def test_a_daemon_that_ends_before_it_has_read_everything_is_missed_and_found_ag
         assert [s.says(), s.says()] == ["lost", "false"]
         with s.accept():
             assert s.says() == "open"
+
+
+def test_a_socket_below_a_long_path_is_reached(tmp_path: Path) -> None:
+    with scene(tmp_path, CALL, head=BELOW_A_LONG_PATH + CONNECTION) as s, s.accept():
+        assert s.says() == "open"
 
 
 def test_a_daemon_that_is_silent_is_left_and_one_that_answers_is_kept(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ class Daemon:
             "PYTHONPATH": f"{ROOT / 'daemon'}:{ROOT / 'client'}",
             **env,
         }
+        self.socket = self.env.get("FALLBACKD_SOCKET", self.socket)
         self.arguments = arguments
         self.wrapper = wrapper
         self.program: tuple[str, ...] = ("-m", "fallbackd")

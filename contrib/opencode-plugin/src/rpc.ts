@@ -1,9 +1,10 @@
 // JSON-RPC 2.0 over the daemon's Unix socket, one message a line. One connection, made anew
 // with the next call once it is lost.
 
+import { closeSync, openSync } from "node:fs"
 import { connect, type Socket } from "node:net"
 import { homedir } from "node:os"
-import { join } from "node:path"
+import { basename, dirname, join } from "node:path"
 
 type Message = { id?: number; method?: string; params?: unknown; result?: unknown; error?: Problem }
 type Problem = { message?: string; data?: { kind?: string } }
@@ -25,6 +26,24 @@ export function socketPath(env: NodeJS.ProcessEnv = process.env): string {
   if (runtime) return join(runtime, "fallbackd", "control.sock")
   const state = env["XDG_STATE_HOME"] || join(env["HOME"] || homedir(), ".local", "state")
   return join(state, "fallbackd", "control.sock")
+}
+
+const MAX_ADDRESS_BYTES = 107 // of a Unix socket, unix(7)
+
+/** Connects also where the path is too long for an address: below the descriptor of its directory. */
+function reach(path: string): Socket {
+  if (Buffer.byteLength(path) <= MAX_ADDRESS_BYTES) return connect(path)
+  let directory: number | undefined
+  try {
+    directory = openSync(dirname(path), "r")
+  } catch {} // then the address below leads nowhere, and the socket says so
+  const socket = connect(`/proc/self/fd/${directory}/${basename(path)}`)
+  const done = () => {
+    if (directory !== undefined) closeSync(directory)
+    directory = undefined
+  }
+  for (const event of ["connect", "error", "close"]) socket.once(event, done)
+  return socket
 }
 
 export class Daemon {
@@ -81,7 +100,7 @@ export class Daemon {
 
   private open(): Promise<Socket> {
     this.opening ??= new Promise<Socket>((resolve, reject) => {
-      const socket = connect(this.path)
+      const socket = reach(this.path)
       let isLost = false
       const lose = (why: Error) => {
         if (isLost) return // and another one may be open by now

@@ -19,6 +19,7 @@ from fallbackd.fronts.gateway.front import token_for
 from fallbackd.fronts.gateway.patience import Bounds, Rules
 from fallbackd.lib import atomicfile, privatefile
 from fallbackd.ports.transport import PassOn
+from fallbackd_client.paths import reachable
 
 if TYPE_CHECKING:
     from fallbackd.fronts.gateway.front import GatewayFront
@@ -185,7 +186,8 @@ def _unix_listener(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     before = os.umask(0o177)
     try:
-        listener.bind(path)
+        with reachable(path) as address:
+            listener.bind(address)
     except OSError:
         listener.close()
         raise

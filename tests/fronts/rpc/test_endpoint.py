@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from fallbackd.fronts.rpc.endpoint import EndpointTaken, EndpointUnusable, SocketEndpoint
+from fallbackd_client.paths import reachable
 
 
 @pytest.fixture
@@ -102,9 +103,22 @@ def test_a_file_at_the_place_of_the_socket_is_never_removed(directory: str) -> N
         assert file.read() == "precious"
 
 
-def test_a_path_that_no_socket_can_have_is_refused_with_a_sentence(directory: str) -> None:
-    with pytest.raises(EndpointUnusable, match="shorter"):
+def test_a_name_that_no_socket_can_have_is_refused_with_a_sentence(directory: str) -> None:
+    with pytest.raises(EndpointUnusable, match="name of a socket is too long; choose a shorter"):
         SocketEndpoint.open(f"{directory}/{'x' * 120}.sock")
+
+
+def test_a_directory_of_a_long_path_has_a_socket_all_the_same(directory: str) -> None:
+    path = f"{directory}/{'x' * 200}/fallbackd/control.sock"
+    endpoint = SocketEndpoint.open(path)
+    assert mode(path) == 0o600
+    with socket.socket(socket.AF_UNIX) as caller, reachable(path) as address:
+        caller.connect(address)
+    os.unlink(path)
+    endpoint.restore()
+    assert endpoint.is_in_place()
+    endpoint.close()
+    assert not os.path.exists(path)
 
 
 def test_a_deleted_socket_is_noticed_and_restored(directory: str) -> None:

@@ -12,9 +12,8 @@ import stat
 import struct
 
 from fallbackd.lib.privacy import fault_of
+from fallbackd_client.paths import reachable
 
-MAX_PATH_BYTES = 107
-"""`sun_path` of Linux holds 108 bytes with the closing NUL. Source: unix(7)."""
 BACKLOG = 512
 
 
@@ -123,11 +122,6 @@ class SocketEndpoint:
             EndpointTaken, EndpointUnusable: As they say.
         """
         path = os.path.abspath(path)
-        if len(os.fsencode(path)) > MAX_PATH_BYTES:
-            raise EndpointUnusable(
-                f"the socket path is longer than {MAX_PATH_BYTES} bytes: {path}. Choose a shorter"
-                " one with --socket."
-            )
         make_private_directory(os.path.dirname(path))
         lock = lock_file(f"{path}.lock")
         try:
@@ -205,10 +199,13 @@ def _bind(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     before = os.umask(0o177)  # the socket is private from its first instant on
     try:
-        listener.bind(path)
+        with reachable(path) as address:
+            listener.bind(address)
     except OSError as error:
         listener.close()
-        raise EndpointUnusable(f"cannot listen at {path}: {error.strerror}") from error
+        raise EndpointUnusable(
+            f"cannot listen at {path}: {error.strerror}. Choose another place with --socket."
+        ) from error
     finally:
         os.umask(before)
     listener.listen(BACKLOG)
@@ -230,7 +227,8 @@ def _remove_stale(path: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(2)
         try:
-            probe.connect(path)
+            with reachable(path) as address:
+                probe.connect(address)
         except (ConnectionRefusedError, FileNotFoundError):
             pass  # no process listens: left over
         except OSError as error:
