@@ -72,8 +72,10 @@ def test_of_a_peer_that_has_exited_nothing_is_known(answer: int | None) -> None:
             pass
 
 
-def test_a_peer_that_exits_meanwhile_is_not_believed() -> None:
+@pytest.mark.parametrize("answer", [None, errno.ENOPROTOOPT], ids=["kernel", "older kernel"])
+def test_a_peer_that_exits_meanwhile_is_not_believed(answer: int | None) -> None:
     with connected("sys.stdin.read()") as (connection, process):
+        connection.answer = answer
         looking = held(connection)
         looking.__enter__()
         process.kill()

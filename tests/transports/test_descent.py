@@ -1,5 +1,6 @@
 """Below which runner a process is."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -32,6 +33,11 @@ for _ in range(int(sys.argv[1])):
     if os.fork():
         os.wait(); os._exit(0)
 print(os.getpid(), flush=True); sys.stdin.read()
+"""
+WITHOUT_VARIABLES = f"""
+import subprocess, sys
+code = "import os; print(os.getpid(), flush=True); {READY}"
+subprocess.run([sys.executable, "-c", code], env={{}})
 """
 ORPHAN = """
 import ctypes, os, sys
@@ -111,6 +117,63 @@ def test_a_process_that_names_an_attempt_is_no_persons_whatever_is_above_it(
             inside.delenv(MARK)
             with pytest.raises(PermissionError, match="part of an attempt"):
                 runner_above(pid, {})
+
+
+def test_a_process_above_an_earlier_caller_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look, looks = tree.process, list[int]()
+
+    def counted(pid: int) -> tree.Process | None:
+        looks.append(pid)
+        return look(pid)
+
+    monkeypatch.setattr(tree, "process", counted)
+    seen: dict[int, tree.Process] = {}
+    with process(DEEP, "1") as (pid, line):
+        child = int(line)
+        assert runner_above(child, {}, seen=seen) is None
+        assert looks == [child, pid, child, pid]
+        assert runner_above(child, {}, seen=seen) is None
+        assert looks[4:] == [child, pid, child]
+        assert runner_above(child, runners(pid), seen=seen) is not None, "a runner is seen anew"
+
+
+@pytest.mark.parametrize("other", [{}, {"start": 1}, {"parent": 1}])
+def test_an_earlier_look_counts_for_the_same_process_below_the_same_parent(
+    monkeypatch: pytest.MonkeyPatch, other: dict[str, int]
+) -> None:
+    with monkeypatch.context() as inside:
+        inside.setenv(MARK, "d1.1")
+        with process(WITHOUT_VARIABLES) as (pid, line):
+            inside.delenv(MARK)
+            with pytest.raises(PermissionError, match="part of an attempt"):
+                runner_above(int(line), {})
+            above = tree.process(pid)
+            assert above is not None
+            seen = {pid: above._replace(**other)}
+            if other:
+                with pytest.raises(PermissionError, match="part of an attempt"):
+                    runner_above(int(line), {}, seen=seen)
+            else:
+                assert runner_above(int(line), {}, seen=seen) is None
+            with pytest.raises(PermissionError, match="part of an attempt"):
+                runner_above(pid, {}, seen=seen)  # the caller itself may be another program by now
+
+
+def test_of_a_process_whose_parents_change_all_the_time_nothing_can_be_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with process(DEEP, "1") as (pid, line):
+        look, starts = tree.process, itertools.count()
+
+        def changed(one: int) -> tree.Process | None:
+            found = look(one)
+            return found._replace(start=next(starts)) if found and one == pid else found
+
+        monkeypatch.setattr(tree, "process", changed)
+        with pytest.raises(OSError, match="change all the time"):
+            runner_above(int(line), {})
 
 
 def test_a_process_in_the_control_group_of_an_attempt_is_no_persons(

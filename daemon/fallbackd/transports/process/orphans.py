@@ -205,6 +205,7 @@ def _name(pid: int) -> str:
 MARK = "FALLBACKD_ATTEMPT"
 """A variable in the environment of what an attempt starts: it may only take authority away."""
 MAX_DEPTH = 64
+MAX_SEEN = 1024
 LOOKS = 8
 
 
@@ -219,7 +220,11 @@ class Started(Struct, frozen=True, kw_only=True):
 
 
 def runner_above(
-    pid: int, runners: Mapping[int, Started], *, lost_since: int | None = None
+    pid: int,
+    runners: Mapping[int, Started],
+    *,
+    lost_since: int | None = None,
+    seen: dict[int, tree.Process] | None = None,
 ) -> Started | None:
     """
     Args:
@@ -227,22 +232,29 @@ def runner_above(
         runners: By process id.
         lost_since: When the first program started whose runner was killed, and which may run on;
             None: none does.
+        seen: Processes above earlier callers that were no part of an attempt, by process id; those
+            above this one are added.
 
     Raises:
         ProcessLookupError: It has exited.
         OSError: It cannot be determined: a process above it is hidden, too many are there, or they
             change all the time, or it may be what a runner that was killed has left.
     """
+    seen = {} if seen is None else seen
     for _ in range(LOOKS):
         line = _line(pid, runners)
         if line is None:
             continue
         if line and (known := _known(line[-1], runners)) is not None:
             return known
+        new = [*line[:1], *(one for one in line[1:] if not _is_equal(one, seen.get(one.pid)))]
         # A parent that has exited is followed by another one: the same one twice has lived all the
-        # time, and its number was not given to a process elsewhere.
-        if all(_is_as_before(one) for one in line):
-            _require_no_part(line, lost_since)
+        # time, and its number was not given to a process elsewhere. One look may be an earlier one.
+        if all(_is_equal(one, tree.process(one.pid)) for one in new):
+            _require_no_part(line, new, lost_since)
+            if len(seen) > MAX_SEEN:
+                seen.clear()
+            seen.update((one.pid, one) for one in line[1:])
             return None
     raise OSError(errno.EAGAIN, "the processes above it change all the time")
 
@@ -276,16 +288,22 @@ def _line(pid: int, runners: Mapping[int, Started]) -> list[tree.Process] | None
     return found
 
 
-def _require_no_part(line: Sequence[tree.Process], lost_since: int | None) -> None:
+def _require_no_part(
+    line: Sequence[tree.Process], new: Iterable[tree.Process], lost_since: int | None
+) -> None:
     """
+    Args:
+        new: Those of the line that were no part of an attempt at no earlier look.
+
     Raises:
         OSError: No runner is above it, and yet it may be part of an attempt.
     """
     # This daemon may have been started from inside an attempt of another one.
-    own, own_groups = os.environ.get(MARK), cgroup.groups_of(os.getpid())
-    for one in line:
+    own = os.environ.get(MARK)
+    for one in new:
         is_marked = read_variables(one.pid, (MARK,)).get(MARK, own) != own
-        if is_marked or cgroup.groups_of(one.pid) - own_groups:
+        groups = cgroup.groups_of(one.pid)
+        if is_marked or (groups and groups - cgroup.groups_of(os.getpid())):
             raise OSError(errno.EACCES, "it is part of an attempt whose supervisor has ended")
     if lost_since is not None and _may_be_left(line, lost_since):
         raise OSError(errno.EACCES, "it may be left of an attempt whose supervisor was killed")
@@ -339,9 +357,9 @@ def _reapers() -> set[int]:
     return found
 
 
-def _is_as_before(one: tree.Process) -> bool:
-    now = tree.process(one.pid)
-    return now is not None and (now.parent, now.start) == (one.parent, one.start)
+def _is_equal(one: tree.Process, other: tree.Process | None) -> bool:
+    """Return whether it is the same process below the same parent."""
+    return other is not None and (other.parent, other.start) == (one.parent, one.start)
 
 
 def holder_below(runners: Iterable[int], socket_inode: int) -> int | None:

@@ -109,6 +109,8 @@ class ProcessTransport:
         """Programs by directory whose runner lives, or whose end nothing tells."""
         self._lost_since: int | None = None
         """Instant at which the first program started whose runner was killed."""
+        self._seen: dict[int, tree.Process] = {}
+        """Processes above earlier callers that were no part of an attempt."""
 
     async def _credential(self, call: CommandLine) -> dict[str, str]:
         """
@@ -272,7 +274,7 @@ class ProcessTransport:
             launcher = None if self._launcher is None else tree.process(self._launcher.pid)
             if launcher is not None:
                 runners[launcher.pid] = Started(attempt="", directory="", runner=launcher)
-            found = runner_above(pid, runners, lost_since=lost_since)
+            found = runner_above(pid, runners, lost_since=lost_since, seen=self._seen)
             if found is not None and found.runner is launcher:
                 raise OSError(errno.EACCES, "the supervisor of its attempt was killed")
             # A runner that was killed meanwhile may have been above it.

@@ -21,6 +21,10 @@ class Process(NamedTuple):
         return self.state in "ZX"
 
 
+_STAT_BYTES = 4096
+"""More than 52 numbers of 20 digits and a name."""
+
+
 def process(pid: int) -> Process | None:
     """
     Look at one process. None: there is no such process.
@@ -29,8 +33,11 @@ def process(pid: int) -> Process | None:
         OSError: Unknown, as without a free file descriptor. That is no proof of an end.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            stat = file.read()
+        handle = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            stat = os.read(handle, _STAT_BYTES)
+        finally:
+            os.close(handle)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The name stands in brackets and may hold brackets and spaces itself.
