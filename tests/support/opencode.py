@@ -248,9 +248,9 @@ class OpencodeDouble:
 
     def is_stopped(self, session: str) -> None:
         """The user presses Esc."""
-        last = self.messages[session][-1]["info"]
-        if last["role"] == "assistant" and "completed" not in last["time"]:
-            last["time"]["completed"] = self._now() * 1000
+        for last in (one["info"] for one in self.messages[session][-1:]):
+            if last["role"] == "assistant" and "completed" not in last["time"]:
+                last["time"]["completed"] = self._now() * 1000
         self.idle(session)
 
     # --- what is asked of it -------------------------------------------------------------------
@@ -279,6 +279,14 @@ class OpencodeDouble:
             return Called(status=200, body=True)
         if path == "/log":
             return Called(status=200, body=True)
+        if path.endswith("/commit"):  # these two are of version 2 alone
+            self._take_back(path.split("/")[2])
+            return Called(status=204)
+        if method == "DELETE" and "/message/" in path:
+            _, _, session, _, name = path.split("/")
+            kept = [one for one in self.messages[session] if one["info"]["id"] != name]
+            self.messages[session] = kept
+            return Called(status=204)
         self.on_call(path)
         if self.is_down:
             return Called(status=0, problem="ReadError")
@@ -370,5 +378,6 @@ class OpencodeDouble:
             model,
             agent=body.get("agent"),
             parts=body["parts"],
+            is_asked=not body.get("noReply"),
             format=body.get("format"),
         )

@@ -29,6 +29,10 @@ class Contract(AssertionError):
     """The code or the double does what the contract does not have."""
 
 
+async def _nothing(_: str) -> None:
+    pass
+
+
 def checked(shape: str, value: Json) -> Json:
     _check(f"shape {shape}", CONTRACT["shapes"][shape], value)
     return value
@@ -67,6 +71,9 @@ class SecondFace:
         self.last_model: Json = {"providerID": "test", "id": "default"}
         self.asked: list[str] = []
         """Each call that was answered: method and path."""
+        self.before: Callable[[str], Awaitable[None]] = _nothing
+        self.after: Callable[[str], Awaitable[None]] = _nothing
+        """Called with each call of version 2, as `METHOD path`."""
         self.requests: dict[str, str] = {}
         self._busy: set[str] = set()
         self._failed: set[str] = set()
@@ -83,6 +90,14 @@ class SecondFace:
     ) -> tuple[int, Any]:
         """Status and JSON; a text is a web page."""
         self.asked.append(f"{method} {path}")
+        await self.before(f"{method} {path}")
+        found = await self._answered(method, path, query, body)
+        await self.after(f"{method} {path}")
+        return found
+
+    async def _answered(
+        self, method: str, path: str, query: dict[str, str], body: Any
+    ) -> tuple[int, Any]:
         health = "/api/health" if self.is_early else "/api/info"
         if path == health:
             status, _ = await self._first("GET", "/global/health", "", None)
@@ -180,8 +195,12 @@ class SecondFace:
             case "GET", ["inbox"]:
                 _, found = await self._first("GET", f"/session/{name}/message", place, None)
                 return 200, self._inbox(name, found or [])
-            case "DELETE", ["inbox", item]:  # version 1 does so with the message that follows
-                return (204, None) if item.startswith("msg_") else (404, {"_tag": "NotFound"})
+            case "DELETE", ["inbox", item]:
+                _, messages = await self._first("GET", f"/session/{name}/message", place, None)
+                if item not in {one["id"] for one in self._inbox(name, messages or [])}:
+                    return 404, {"_tag": "NotFound"}
+                await self._first("DELETE", f"/session/{name}/message/{item}", place, None)
+                return 204, None
             case "POST", ["model"]:
                 self.models[name] = self.last_model = checked("model", body["model"])
                 return 204, None
@@ -194,14 +213,8 @@ class SecondFace:
                 self._stopped.add(name)
                 _, told = await self._first("POST", f"/session/{name}/abort", place, None)
                 return 200, {"interrupted": is_busy and told is not False}
-            case "POST", ["revert", "stage"]:
-                status, told = await self._first("POST", f"/session/{name}/revert", place, body)
-                return status, {"messageID": body["messageID"]} if status == 200 else _failure(told)
-            case "POST", ["revert", "commit"]:
-                return 204, None  # version 1 does so with the message that follows
-            case ("DELETE", ["revert"]) | ("POST", ["revert", "clear"]):
-                status, _ = await self._first("POST", f"/session/{name}/unrevert", place, None)
-                return (204 if status == 200 else status), None
+            case _, ["revert", *what]:
+                return await self._revert(method, name, place, what, body)
             case "POST", ["prompt"]:
                 return await self._prompt(name, place, body)
             case "POST", ["compact"]:
@@ -219,6 +232,20 @@ class SecondFace:
             case "DELETE", ["form", request]:
                 return await self._first("POST", f"/question/{request}/reject", place, {})
         raise Contract(f"not answered: {method} {rest}")
+
+    async def _revert(
+        self, method: str, name: str, place: str, what: list[str], body: Json
+    ) -> tuple[int, Any]:
+        match method, what:
+            case "POST", ["stage"]:
+                status, told = await self._first("POST", f"/session/{name}/revert", place, body)
+                return status, {"messageID": body["messageID"]} if status == 200 else _failure(told)
+            case "POST", ["commit"]:
+                await self._first("POST", f"/session/{name}/commit", place, None)
+                return 204, None
+            case _:
+                status, _ = await self._first("POST", f"/session/{name}/unrevert", place, None)
+                return (204 if status == 200 else status), None
 
     async def _note_retry(self, name: str, rows: list[Json]) -> None:
         """Put a retry that is waited for on the reply that it is about."""
@@ -255,6 +282,8 @@ class SecondFace:
         sent: Json = {"parts": parts}
         if "id" in body:
             sent["messageID"] = body["id"]
+        if body.get("resume") is False:
+            sent["noReply"] = True
         if name in self.models:
             model = self.models[name]
             sent["model"] = {"providerID": model["providerID"], "modelID": model["id"]}

@@ -86,8 +86,8 @@ async def watching(
         server = OpencodeDouble(now=clock.now)
         async with anyio.create_task_group() as tasks:
             whose = WhoseDouble()
-            second = wires.SecondLink(server, wires.chosen) if wires.chosen else None
-            link = second or server
+            link = wires.linked(server)
+            second = link if isinstance(link, wires.SecondLink) else None
             around = Around(whose, link)
             sessions = Sessions(
                 Watched(engine), link, NoFiles(), around, lambda work: tasks.start_soon(work)

@@ -83,6 +83,11 @@ class SecondLink:
                 yield Heard(directory=heard.directory, event=one)
 
 
+def linked(double: OpencodeDouble) -> OpencodeDouble | SecondLink:
+    """A link to a double, on the wire of the test that runs."""
+    return SecondLink(double, chosen) if chosen else double
+
+
 class InOrder:
     """Hands on the events of a double, translated one after the other."""
 

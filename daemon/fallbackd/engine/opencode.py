@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import anyio
+import msgspec
 from msgspec import Struct, structs
 
 from fallbackd.classify.rules import Rule
@@ -39,6 +41,9 @@ from fallbackd.engine.api import Engine
 from fallbackd.engine.judging import judge, off_the_loop, texts_of, without_quotations
 
 KIND = "opencode"
+AGAIN_KEY = "opencode_again"
+MAX_AGAIN_BYTES = 16 * 1024 * 1024
+"""Messages of one rescue that are kept; those of a larger one are at its server alone."""
 MAX_SERVED = 50_000
 """Models that are remembered; a server lists some thousands."""
 _TICKS = re.compile(r"msg_([0-9a-f]{12})")
@@ -55,9 +60,27 @@ class Where(Struct, frozen=True, kw_only=True):
     agent: str | None = None
 
 
+class Again(Struct, kw_only=True):
+    """A message of the user, or a request to compact, that is sent again to another model."""
+
+    model: str
+    info: dict[str, Any]  # any JSON
+    parts: list[dict[str, Any]]  # any JSON
+    compacts: bool = False
+    continues: bool = False
+    id: str = ""
+    """Under which it is sent; empty: not chosen yet."""
+    behind: str = ""
+    """The message before a request to compact, whose id the server chooses."""
+
+
+_AGAIN = msgspec.json.Decoder(dict[str, list[Again]])
+
+
 class Watched:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._keeping = anyio.Lock()
 
     @property
     def now(self) -> float:
@@ -259,6 +282,32 @@ class Watched:
             )
         )
         return decision.answer is True
+
+    async def keep(self, rescue: str, messages: Sequence[Again]) -> None:
+        """
+        Keep what a rescue sends until it has ended: its server forgets the messages that are taken
+        back before it has them again.
+        """
+        is_known = rescue in await self._kept()
+        if len(msgspec.json.encode(messages)) > MAX_AGAIN_BYTES or not (messages or is_known):
+            return
+        alive = {one.rescue.id for one in await self.unfinished() if one.rescue is not None}
+        async with self._keeping:
+            kept = {k: one for k, one in (await self._kept()).items() if k in alive}
+            kept.pop(rescue, None)
+            if messages:
+                kept[rescue] = list(messages)
+            await self._engine.store.set_meta(AGAIN_KEY, msgspec.json.encode(kept).decode())
+
+    async def kept(self, rescue: str) -> list[Again]:
+        """Messages of a rescue that an earlier run of the daemon has kept."""
+        return (await self._kept()).get(rescue, [])
+
+    async def _kept(self) -> dict[str, list[Again]]:
+        try:
+            return _AGAIN.decode(await self._engine.store.get_meta(AGAIN_KEY) or "{}")
+        except (msgspec.DecodeError, RecursionError):
+            return {}
 
     async def session(self, session: str) -> Session | None:
         return await self._engine.store.session(SessionId(session))

@@ -15,12 +15,16 @@ from tests.support.opencode import DIRECTORY, OpencodeDouble, WhoseDouble
 from tests.support.playbook import policy_of
 from tests.support.running_engine import engine_in, settings, until
 from tests.support.watching import NoFiles
+from tests.support.wires import each_wire, linked, only_version_1
 
 from fallbackd.api.host import BadServer, NotWatched
 from fallbackd.engine.api import Engine
 from fallbackd.fronts.opencode.front import FORGET_S, MAX_SERVERS, OpencodeFront
-from fallbackd.ports.opencode import Called, Heard
+from fallbackd.ports.opencode import Called, Heard, Link
 from fallbackd.stores.memory import MemoryStore
+
+__all__ = ["each_wire"]
+pytestmark = pytest.mark.usefixtures("each_wire")
 
 URL = "http://127.0.0.1:4096"
 
@@ -37,10 +41,10 @@ async def front(
 ) -> AsyncIterator[tuple[OpencodeFront, dict[str, OpencodeDouble], Engine]]:
     servers = {} if servers is None else servers
 
-    def open_link(url: str, *, password: str | None) -> OpencodeDouble:
+    def open_link(url: str, *, password: str | None) -> Link:
         server = servers.setdefault(url, OpencodeDouble(url))
         server.passwords.append(password)
-        return server
+        return linked(server)
 
     config = structs.replace(settings(), policy=policy_of(roles={"build": ["b/m"]}))
     async with engine_in(place, config, store=store or MemoryStore(), clock=clock) as engine:
@@ -198,6 +202,7 @@ async def test_a_server_that_is_gone_for_a_day_is_forgotten_and_one_that_is_up_i
         assert remembered[URL] >= seen_at
 
 
+@only_version_1
 async def test_a_server_of_a_later_version_is_named_and_asked_less_and_less(
     tmp_path: Path,
 ) -> None:
@@ -238,6 +243,7 @@ async def test_a_server_whose_events_end_at_once_is_asked_less_and_less(tmp_path
     assert [wait >= least for wait, least in zip(waits, (0.2, 0.4, 0.8), strict=True)] == [True] * 3
 
 
+@only_version_1
 async def test_a_session_that_nobody_knows_is_found_in_the_directory_that_was_announced(
     tmp_path: Path,
 ) -> None:

@@ -7,6 +7,8 @@ model. Each step is on record before it is done, so that it is resumed after a c
                              the next model is asked to continue from it
 
 A failed compaction takes the same steps with the request for it; the last one is `summarize`.
+A server forgets what is taken back as soon as the next message comes, so the messages are on record
+from before the revert until each of them was sent.
 
 Whether the user stops the session meanwhile shows in the events of its server: it says that the
 session is idle once more than our own abort explains. Of two aborts at once it says so only once;
@@ -16,7 +18,7 @@ the user's again. A turn that is over is not aborted.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Literal
 
 import anyio
@@ -24,7 +26,7 @@ import structlog
 from msgspec import Struct
 
 from fallbackd.core.records import Rescue
-from fallbackd.engine.opencode import Watched, message_id
+from fallbackd.engine.opencode import Again, Watched, message_id
 from fallbackd.fronts.opencode.convert import (
     ABORTED,
     Around,
@@ -348,9 +350,11 @@ class Replay:
             return "overtaken"
         try:
             messages = await self._at.messages()
-            if is_resumed and (sent := self._sent(messages)):
+            kept = await self._watched.kept(self._rescue.id) if is_resumed else []
+            if is_resumed and (sent := self._sent(messages, kept)):
+                await self._send_again(kept[1:], behind=sent)
                 return await self._accepted(sent)
-            return await self._run(messages, since)
+            return await self._run(messages, since, kept)
         except SessionGone:
             await self._end("gone")
             self._log.info("rescue.gone", step=self._rescue.step)
@@ -373,7 +377,7 @@ class Replay:
         if self._track.parent:
             await tell_parent(self._at, state, text)
 
-    def _sent(self, messages: Sequence[EventFields]) -> str:
+    def _sent(self, messages: Sequence[EventFields], kept: Sequence[Again]) -> str:
         """
         Find the id under which the next model has it already; empty: it has not.
 
@@ -386,7 +390,7 @@ class Replay:
             return rescue.new_message
         if sent := self._compaction_in(messages):
             return sent
-        if rescue.message not in ids:
+        if rescue.message not in ids and not (kept and rescue.step == "prompt"):
             raise Failed("finding the message again (it was taken back in the meantime)")
         if any(_id(one) > rescue.new_message and is_of_user(one) for one in messages):
             raise Failed("continuing (the session went on in the meantime)")
@@ -405,12 +409,20 @@ class Replay:
                 return one
         raise Failed("finding the user's message (no user message)")
 
-    async def _run(self, messages: Sequence[EventFields], since: HeardSince | None) -> ReplayEnd:
+    async def _run(
+        self, messages: Sequence[EventFields], since: HeardSince | None, kept: list[Again]
+    ) -> ReplayEnd:
+        """
+        Args:
+            kept: What an earlier owner was about to send.
+        """
         rescue = self._rescue
-        found = self._find(messages)
+        found = None if kept else self._find(messages)
         messages = await self._stop(since)
         known = frozenset(_id(one) for one in messages)
-        if rescue.reverts:
+        again = kept or self._again(found or {}, messages)
+        if rescue.reverts and rescue.message in known:
+            await self._watched.keep(rescue.id, again)
             if not await self._go_on("revert"):
                 return "overtaken"
             await self._revert(known)
@@ -418,21 +430,38 @@ class Replay:
             return "overtaken"
         await self._check_untouched(known, since)
         self._track.drop_errors()
-        if rescue.compacts:
-            sent = await self._compact(rescue.model, auto=rescue.continues, behind=rescue.message)
-            await self._send_queued(messages, behind=sent)
-            return await self._accepted(sent)
+        sent = await self._send(again[0])
+        is_stopped = not again[0].compacts and await self._is_stopped_on_its_way()
+        if is_stopped:
+            await self._at.call("POST", "/abort")
+            self._log.info("rescue.stopped", step="prompt")
+        await self._send_again(again[1:], behind=sent, is_stopped=is_stopped)
+        return await self._accepted(sent)
+
+    def _again(self, found: EventFields, messages: Sequence[EventFields]) -> list[Again]:
+        """
+        List what is sent: the message, and what the user asked for behind it: it was waiting, and
+        is taken back with it. Each goes to the model that was chosen for it, unless that is the one
+        that failed.
+        """
+        rescue, info = self._rescue, dict(_info(found))
         parts = [{"type": "text", "text": continuation(rescue)}]
         if rescue.reverts:
             parts = parts_again(found.get("parts")) or [{"type": "text", "text": ""}]
-        info = found.get("info") or {}
-        await self._prompt(rescue.new_message, info, parts, model=rescue.model)
-        if await self._is_stopped_on_its_way():
-            await self._at.call("POST", "/abort")
-            self._log.info("rescue.stopped", step="prompt")
-        elif rescue.reverts:
-            await self._send_queued(messages, behind=rescue.new_message)
-        return await self._accepted(rescue.new_message)
+        first = Again(model=rescue.model, info=info, parts=parts, id=rescue.new_message)
+        if rescue.compacts:
+            first = Again(model=rescue.model, info=info, parts=[], compacts=True)
+            first.continues, first.behind = rescue.continues, rescue.message
+        queued = _later(messages, rescue.message) if rescue.reverts or rescue.compacts else ()
+        again = [first]
+        for one in queued:
+            info, parts = dict(_info(one)), parts_again(one.get("parts"))
+            model = self._model_for(info)
+            if _is_request(one) and not is_automatic(one):
+                again.append(Again(model=model, info=info, parts=[], compacts=True))
+            elif is_of_user(one) and parts:
+                again.append(Again(model=model, info=info, parts=parts))
+        return again
 
     async def _stop(self, since: HeardSince | None) -> list[EventFields]:
         """
@@ -546,9 +575,20 @@ class Replay:
             raise StoppedByUser
 
     async def _prompt(
-        self, message: str, info: EventFields, parts: list[dict[str, Any]], *, model: str
+        self,
+        message: str,
+        info: EventFields,
+        parts: list[dict[str, Any]],
+        *,
+        model: str,
+        is_asked: bool,
     ) -> None:
-        body: dict[str, Any] = {
+        """
+        Args:
+            is_asked: False: the message is put into the session, and no model is asked.
+        """
+        body: dict[str, Any] = {} if is_asked else {"noReply": True}
+        body |= {
             "messageID": message,
             "model": split_model(model),
             "parts": parts,
@@ -605,19 +645,40 @@ class Replay:
         self._log.info("replay.compact.ok", model=model)
         return found
 
-    async def _send_queued(self, messages: Sequence[EventFields], *, behind: str) -> None:
+    async def _send(self, one: Again, *, is_asked: bool = True) -> str:
+        """Send one of them; returns the id that it has."""
+        if one.compacts:
+            return await self._compact(one.model, auto=one.continues, behind=one.behind)
+        await self._prompt(one.id, one.info, one.parts, model=one.model, is_asked=is_asked)
+        return one.id
+
+    async def _send_again(
+        self, queued: Sequence[Again], *, behind: str, is_stopped: bool = False
+    ) -> None:
         """
-        Send what the user asked for behind the failed message: it was waiting, and went with it.
-        Each goes to the model that was chosen for it, unless that is the one that failed.
+        Send what stood behind the first message, unless its server has it already. Once the user
+        has stopped an answer, the others stand in the session and no model is asked.
         """
-        for one in _later(messages, self._rescue.message):
-            info = one.get("info") or {}
-            parts = parts_again(one.get("parts"))
-            if _is_request(one) and not is_automatic(one):
-                behind = await self._compact(self._model_for(info), auto=False, behind=behind)
-            elif is_of_user(one) and parts:
-                behind = message_id(behind, now=self._watched.now)
-                await self._prompt(behind, info, parts, model=self._model_for(info))
+        sent, was_stopped = {behind}, is_stopped
+        for number, one in enumerate(queued):
+            messages = await self._at.messages()
+            is_stopped = is_stopped or _is_answer_stopped(messages, sent)
+            if one.compacts and is_stopped:
+                continue
+            if not one.id and not one.behind:
+                one.id = "" if one.compacts else message_id(behind, now=self._watched.now)
+                one.behind = behind
+                # The first one stands for what was sent already.
+                await self._watched.keep(self._rescue.id, [queued[0], *queued[number:]])
+            found = one.id if any(_id(each) == one.id for each in messages) else ""
+            if one.compacts:
+                found = _request(messages, one.model, behind=one.behind)
+            behind = found or await self._send(one, is_asked=not is_stopped)
+            sent.add(behind)
+        if not queued or was_stopped:
+            return
+        if is_stopped or _is_answer_stopped(await self._at.messages(), sent):
+            await self._at.call("POST", "/abort")  # the next one was on its way
 
     def _model_for(self, info: EventFields) -> str:
         chosen = model_of(info)
@@ -634,6 +695,7 @@ class Replay:
         )
         if not is_ours:
             return "overtaken"
+        await self._watched.keep(self._rescue.id, [])
         self._log.info(
             "rescue.done", left=self._rescue.left, to=self._rescue.to, reason=self._rescue.reason
         )
@@ -643,11 +705,19 @@ class Replay:
         self, outcome: Literal["failed", "stopped", "gone"], *, detail: str = ""
     ) -> None:
         await self._watched.advance(self._at.session, self._rescue.id, outcome, detail=detail)
+        await self._watched.keep(self._rescue.id, [])
 
 
 def _check_known(messages: Sequence[EventFields], known: frozenset[str]) -> None:
     if any(_id(one) not in known and is_of_user(one) for one in messages):
         raise Failed("continuing (the session went on in the meantime)")
+
+
+def _is_answer_stopped(messages: Sequence[EventFields], sent: Set[str]) -> bool:
+    """Return whether the user has stopped the answer to one of the messages that were sent."""
+    return any(
+        str(_info(one).get("parentID")) in sent and _is_aborted(_info(one)) for one in messages
+    )
 
 
 def _is_request(message: EventFields) -> bool:

@@ -227,12 +227,12 @@ class SecondWire:
         return await self.ask("stage", given, body=staged)
 
     async def _send(self, name: str, given: Mapping[str, str], body: Fields) -> Called:
-        """Commit what is reverted, set the model and the agent, then send."""
+        """Set the model and the agent, commit what is reverted, then send."""
         known = await self.ask("session", given)
         if not known.is_good:
             return known
         session = _shaped("session", _data(known.body))
-        steps = [] if not session.get("revert") else await self._settling(given)
+        steps: list[tuple[str, Mapping[str, str], Json | None]] = []
         is_prompt = name.endswith("prompt_async")
         asked = _table(body.get("model")) if is_prompt else body
         if wanted := _model_to_send(asked, _text(body.get("variant"))):
@@ -244,6 +244,8 @@ class SecondWire:
         agent = _text(body.get("agent")) if is_prompt else ""
         if agent and agent != session.get("agent"):
             steps.append(("agent", given, {"agent": agent}))
+        if session.get("revert"):
+            steps += await self._settling(given)
         if is_prompt:
             steps.append(("prompt", given, _prompt(body)))
         else:
@@ -260,12 +262,15 @@ class SecondWire:
     async def _settling(
         self, given: Mapping[str, str]
     ) -> list[tuple[str, Mapping[str, str], Json | None]]:
-        """Take what waits out of the inbox with what is reverted: it stands behind it."""
+        """
+        Take what waits out of the inbox with what is reverted: it stands behind it. Last comes what
+        cannot be undone, directly before the message.
+        """
         waiting = _rows((await self.ask("inbox", given)).body)
         items = [_text(one.get("id")) for one in waiting]
         return [
-            ("commit", given, None),
             *(("cancel", {**given, "item": item}, None) for item in items),
+            ("commit", given, None),
         ]
 
     async def _asked(self, kind: str, directory: str) -> Called:
@@ -512,6 +517,7 @@ def _prompt(body: Fields) -> Json:
         "text": "\n\n".join(texts),
         "files": files or None,
         "agents": agents or None,
+        "resume": False if body.get("noReply") else None,
     }
 
 

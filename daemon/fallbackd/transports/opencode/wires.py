@@ -37,10 +37,10 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "POST /session/:session/revert": ("stage",),
     "POST /session/:session/unrevert": ("clear",),
     "POST /session/:session/prompt_async": (
-        *("session", "commit", "inbox", "cancel", "model", "agent", "prompt"),
+        *("session", "model", "agent", "inbox", "cancel", "commit", "prompt"),
     ),
     "POST /session/:session/summarize": (
-        *("session", "commit", "inbox", "cancel", "model", "compact", "synthetic"),
+        *("session", "model", "inbox", "cancel", "commit", "compact", "synthetic"),
     ),
     "GET /permission": ("permissions",),
     "GET /question": ("forms",),
@@ -92,7 +92,9 @@ ROUTES: Mapping[str, Route] = {
     ),
     "model": Route("POST", f"{_SESSION}/model", sends=("model",)),
     "agent": Route("POST", f"{_SESSION}/agent", sends=("agent",)),
-    "prompt": Route("POST", f"{_SESSION}/prompt", sends=("id", "text", "files", "agents")),
+    "prompt": Route(
+        "POST", f"{_SESSION}/prompt", sends=("id", "text", "files", "agents", "resume")
+    ),
     "compact": Route("POST", f"{_SESSION}/compact", sends=("id",)),
     "synthetic": Route("POST", f"{_SESSION}/synthetic", sends=("text", "delivery")),
     "permissions": Route("GET", "/api/permission/request", (_PLACE,)),
