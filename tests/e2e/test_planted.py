@@ -8,8 +8,9 @@ import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import anyio
 import pytest
-from tests.e2e.scenes import Scene, scene
+from tests.e2e.scenes import HANG_S, Scene, scene
 from tests.support.provider_frames import TEXT
 
 EVIL = "evil"
@@ -141,3 +142,30 @@ async def test_after_a_move_no_agent_obeys_what_the_one_before_has_planted(
         else:
             assert not s.provider.calls(kind)
             assert f"{kind} is not started" in json.dumps(done)
+
+
+@pytest.mark.parametrize("kind", STARTED_WITHOUT)
+async def test_the_agent_made_ready_behind_does_not_obey_what_the_one_before_has_planted(
+    tmp_path: Path, kind: str
+) -> None:
+    marks = tmp_path / "work" / "marks"
+    async with scene(tmp_path, residents=2) as s:
+        marks.mkdir()
+        with (s.home.path / ".codex" / "config.toml").open("a") as own:
+            own.write(f'[projects."{s.home.work}"]\ntrust_level = "trusted"\n')
+        files = planted(kind, s.provider.url(EVIL), marks)
+        s.provider.behave("opencode", "tool", "ok", command=writing(files), each_turn=True)
+        done = await s.delegate("opencode-run", then=kind, session="talk", permissions="full")
+        assert done["served_by"] == "opencode-run", s.daemon.log()
+        assert (s.home.work / next(iter(files))).exists()
+
+        async def shown() -> list[str]:
+            found = (await s.daemon.client.call("status"))["residents"]
+            return [one["program"] for one in found if one["state"] == "ready"]
+
+        with anyio.fail_after(HANG_S):
+            while await shown() != [kind]:
+                await anyio.sleep(0.05)
+        done = await s.delegate(kind, session="talk", permissions="full")
+        assert done["text"] == TEXT, s.daemon.log()
+        assert list(marks.iterdir()) == []

@@ -88,6 +88,7 @@ class Place:
             continues=() if resume is None else ("--resume", resume),
             session={"mode": "plan"},
             reads=(str(self.root / "settings"),),
+            watches=True,
             stored=str(self.root / "{conversation}.jsonl"),
         )
         env = {"DOUBLE_NOTES": str(self.root / "notes"), "DOUBLE_START": self.start}

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 from tests.support.residents import DOUBLE, Heard, Place, staying
-from tests.support.served import lives, until
+from tests.support.served import LIMIT_S, lives, until
 
 
 async def test_the_next_prompt_of_a_conversation_needs_no_start(tmp_path: Path) -> None:
@@ -222,6 +222,45 @@ async def test_a_program_that_does_not_come_up_leaves_the_prompt_to_a_new_one(
         assert (await place.ask("say one")).ended.code == 2
         assert len(set(place.pids)) == 2
         assert place.notes("prompt") == []
+
+
+async def test_a_caller_that_hangs_up_amid_a_start_leaves_a_program_that_is_known(
+    tmp_path: Path,
+) -> None:
+    async with staying(tmp_path, most=1) as place:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(place.transport.prepare, place.call("not sent"))
+            await until(lambda: bool(place.transport.list()))
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(LIMIT_S):
+            assert (await place.ask("say one")).text == "one"
+            assert (await place.ask("say two", cwd=place.root)).text == "two"
+
+
+async def test_a_start_that_breaks_leaves_nothing_to_wait_for(tmp_path: Path) -> None:
+    async with staying(tmp_path, most=1) as place:
+        with pytest.raises(ValueError, match="surrogates"):
+            await place.transport.prepare(place.call("not sent", words=("\ud800",)))
+        with anyio.fail_after(LIMIT_S):
+            assert (await place.ask("say one")).text == "one"
+
+
+async def test_what_rests_and_would_obey_a_directory_at_once_ends_before_that_is_written(
+    tmp_path: Path,
+) -> None:
+    async with staying(tmp_path) as place:
+        assert (await place.ask("say one")).text == "one"
+        assert await place.transport.prepare(place.call("not sent"))
+        assert await place.transport.prepare(place.call("not sent", watches=False))
+        await place.noted("start", 3)
+        mine = place.call("say two", resume="c1")
+        await place.transport.end_watchers(mine, str(place.work))
+        assert len(place.transport.list()) == 2, "the one of its conversation, and what looks later"
+        await place.transport.end_watchers(place.call("x", words=("--other",)), "/elsewhere")
+        assert len(place.transport.list()) == 2
+        await place.transport.end_watchers(place.call("x", words=("--other",)), str(tmp_path))
+        (left,) = place.transport.list()
+        assert left.pid == place.pids[2]
 
 
 # --- turns that end badly ------------------------------------------------------------------------
@@ -452,3 +491,12 @@ async def test_what_cannot_be_taken_up_is_ended_and_proven_so(tmp_path: Path) ->
     async with staying(tmp_path) as place:
         assert await place.transport.end_leftover("d1.1", str(tmp_path / "attempt1"))
         assert not lives(before.pids[0])
+
+
+async def test_what_is_no_resident_in_their_directory_keeps_no_daemon_from_starting(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "residents").mkdir(mode=0o700)
+    (tmp_path / "residents" / "notes").write_text("of a person\n")
+    async with staying(tmp_path) as place:
+        assert (await place.ask("say one")).text == "one"

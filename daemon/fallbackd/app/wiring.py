@@ -245,6 +245,7 @@ def build(
         mint=lambda: mint(clock.now()),
         has_route=has_default_route,
         keep_ready=residents.prepare,
+        end_watchers=residents.end_watchers,
         residents=residents.list,
         attach=attach,
         end_leftover=end_found,

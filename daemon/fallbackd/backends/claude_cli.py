@@ -286,6 +286,7 @@ def start(work: Work, options: Options) -> Call:
         conversation=work.resume,
         session={"mode": _PERMISSION_MODE[work.permissions]},
         reads=(*_READS, *(f"{work.cwd}/{place}" for place in _PROJECT.places)),
+        watches=True,  # measured in 2.1.332: a hook for a change of the settings runs at once
         stored=f"{_OWN}/projects/*/{{conversation}}.jsonl",
         # What one caller has set is nothing that another one may find there.
         may_stay=options.resident and not options.command and not work.env,

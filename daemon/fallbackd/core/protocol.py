@@ -156,6 +156,8 @@ class Residency(Struct, frozen=True, kw_only=True):
     reads: tuple[str, ...] = ()
     """Files that it obeys or logs in with: one that was changed ends it. Places are as `lib.homes`
     has them."""
+    watches: bool = False
+    """It obeys files of its directory as soon as they are written, also while it rests."""
     stored: str = ""
     """Where it stores `{conversation}`, as a pattern of such a place: another program that has
     written there ends it."""

@@ -170,6 +170,7 @@ async def begin(
     )
     before = None
     if has_program and prepared.delegation.permissions != "read":
+        await world.end_watchers(call, place.cwd)
         before = prepared.looked.recent(now=host.clock.now())
         if before is None:
             before = await anyio.to_thread.run_sync(world.fingerprint, place.cwd)

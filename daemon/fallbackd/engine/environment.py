@@ -121,6 +121,10 @@ async def nothing_stays(call: Call) -> bool:
     return False
 
 
+async def nothing_obeys(call: Call, cwd: str) -> None:
+    """Default for the same."""
+
+
 async def nothing_is_left(*, attempt: str, directory: str) -> Running | Unsent | None:
     """Default for a daemon that no attempt outlives."""
     return None
@@ -189,6 +193,8 @@ class World(Struct, frozen=True, kw_only=True):
     """Test whether this machine has a default route."""
     keep_ready: Callable[[Call], Awaitable[bool]] = nothing_stays
     """Starts the program of a call that stays for a later prompt; whether there is one then."""
+    end_watchers: Callable[[Call, str], Awaitable[None]] = nothing_obeys
+    """Ends what rests and would obey at once what a call may write below a directory."""
     residents: Callable[[], Sequence[Resting]] = lambda: ()
     """Programs that stay after a prompt."""
     attach: Attach = nothing_is_left

@@ -15,9 +15,9 @@ from anyio.abc import TaskGroup
 from fallbackd.backends.spec import NotConfigured
 from fallbackd.core.callers.lease import Resolution
 from fallbackd.core.events import ResolveRequested
-from fallbackd.core.ids import BackendId
+from fallbackd.core.ids import BackendId, SessionId
 from fallbackd.core.policy import Entry
-from fallbackd.core.protocol import Permissions, Work
+from fallbackd.core.protocol import CommandLine, Permissions, Work
 from fallbackd.core.records import Delegation
 from fallbackd.core.scopes import find_backend
 from fallbackd.engine import callers
@@ -25,6 +25,7 @@ from fallbackd.engine.admission import Directory
 from fallbackd.engine.attempts import equipped, runs_commands, texts_of
 from fallbackd.engine.confinement import with_own_roots
 from fallbackd.engine.credentials import credential_of, environ_of
+from fallbackd.engine.workspaces import Reader, of_kind
 
 if TYPE_CHECKING:
     from fallbackd.engine.api import Engine
@@ -33,10 +34,18 @@ log = structlog.get_logger("preparing")
 
 
 async def prepare(
-    engine: "Engine", asked: ResolveRequested, directory: Directory, permissions: Permissions
+    engine: "Engine",
+    asked: ResolveRequested,
+    directory: Directory,
+    permissions: Permissions,
+    *,
+    reader: Reader | None = None,
 ) -> tuple[Resolution, bool]:
     """
     Start the program of the candidate that would be used now.
+
+    Args:
+        reader: The work for whose session it waits; None: it is asked for now.
 
     Returns:
         The candidate, and whether a program of it is there for the prompt, or on its way.
@@ -52,6 +61,8 @@ async def prepare(
     credential = credential_of(options, found.credential)
     if kind.program(options) is None or (found.credential and credential is None):
         return found, False
+    reader = reader or Reader(session=SessionId(asked.session or ""), since_at=engine.clock.now())
+    planted = of_kind(await engine.planted.look(reader, directory.path), kind)
     work = Work(
         prompt="",
         prompt_path="",
@@ -63,6 +74,7 @@ async def prepare(
         permissions=permissions,
         runs_commands=runs_commands(settings, id, asked.role),
         mode="interactive",
+        planted=tuple(planted),
         files=texts_of(world, kind, environ_of(settings, world, id)),
         inherited={name: world.environ[name] for name in kind.reads_env if name in world.environ},
     )
@@ -72,6 +84,9 @@ async def prepare(
     except (NotConfigured, ValueError):
         return found, False
     call = equipped(call, work, settings, world, id, cwd_ids=directory.ids, inside=False)
+    watches = isinstance(call, CommandLine) and call.residency and call.residency.watches
+    if watches and engine.planted.is_written(directory.path):
+        return found, False
     return found, await world.keep_ready(call)
 
 
@@ -94,7 +109,8 @@ async def _keep_standby(engine: "Engine", one: Delegation) -> None:
         return
     asked = ResolveRequested(chain=behind, role=one.role, allow_metered=one.turn.allow_metered)
     try:
-        await prepare(engine, asked, Directory(one.cwd, one.cwd_ids), one.permissions)
+        directory = Directory(one.cwd, one.cwd_ids)
+        await prepare(engine, asked, directory, one.permissions, reader=Reader.of(one))
     except Exception:
         log.exception("standby.broke", delegation=one.delegation)
 

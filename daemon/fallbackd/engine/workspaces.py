@@ -32,7 +32,7 @@ from fallbackd.core.policy import Policy
 from fallbackd.core.records import Delegation, Snapshot
 from fallbackd.core.work.workspaces import writer_at
 from fallbackd.engine.runs import Runs
-from fallbackd.lib.directories import identities, identity, is_below, levels
+from fallbackd.lib.directories import identities, identity, is_below, levels, overlap
 from fallbackd.lib.privatefile import regular
 
 _PLENTY = 1024
@@ -218,6 +218,29 @@ class Left(Struct, frozen=True, kw_only=True):
     at: float
 
 
+class Reader(Struct, frozen=True, kw_only=True):
+    """Work whose program would obey the files of its directory."""
+
+    session: SessionId
+    since_at: float
+    """When it was accepted."""
+    delegation: DelegationId | None = None
+    is_inside: bool = False
+
+    @classmethod
+    def of(cls, one: Delegation) -> "Reader":
+        return cls(
+            session=one.session,
+            since_at=one.created_at,
+            delegation=one.delegation,
+            is_inside=one.parent is not None,
+        )
+
+    def must_not_obey(self, session: SessionId, at: float) -> bool:
+        """Test this for what was left in a session by then."""
+        return self.is_inside or self.session == session or self.since_at <= at
+
+
 class Planted:
     def __init__(self, runs: Runs, kinds: Mapping[str, BackendKind], *, home: str) -> None:
         self._runs = runs
@@ -252,14 +275,7 @@ class Planted:
     ) -> dict[str, AttemptId]:
         places = self._places(cwd)
         seen = digests(places)
-        found = self._known(delegation, seen)
-        for other in tuple(self._running.values()):
-            if other.delegation != delegation.delegation:
-                found |= dict.fromkeys(_changed(other, seen), other.attempt)
-        for other, until in tuple(self._past()):
-            if _holds(delegation, other.session, until):
-                below = (one for one in seen if _is_changed_below(other, one, until=until))
-                found |= dict.fromkeys(below, other.attempt)
+        found = self._found(Reader.of(delegation), seen)
         if writes:
             pinned = Pinned(
                 attempt=attempt,
@@ -274,14 +290,35 @@ class Planted:
             self._runs.keep_pinned(attempt, msgspec.json.encode(pinned))
         return found
 
-    def _known(self, delegation: Delegation, seen: Mapping[str, str]) -> dict[str, AttemptId]:
+    async def look(self, reader: Reader, cwd: str) -> dict[str, AttemptId]:
+        """Return the same for a program that is to wait there for a prompt."""
+        return await anyio.to_thread.run_sync(
+            lambda: self._found(reader, digests(self._places(cwd)))
+        )
+
+    def is_written(self, cwd: str) -> bool:
+        """Test whether an attempt may change that directory now, or what lies above or below."""
+        return any(overlap(one.cwd, cwd) for one in self._running.values())
+
+    def _found(self, reader: Reader, seen: Mapping[str, str]) -> dict[str, AttemptId]:
+        found = self._known(reader, seen)
+        for other in tuple(self._running.values()):
+            if other.delegation != reader.delegation:
+                found |= dict.fromkeys(_changed(other, seen), other.attempt)
+        for other, until in tuple(self._past()):
+            if reader.must_not_obey(other.session, until):
+                below = (one for one in seen if _is_changed_below(other, one, until=until))
+                found |= dict.fromkeys(below, other.attempt)
+        return found
+
+    def _known(self, reader: Reader, seen: Mapping[str, str]) -> dict[str, AttemptId]:
         left = self._read()
         return {
             place: one.attempt
             for place, digest in seen.items()
             if (one := left.get(place)) is not None
             and one.digest == digest
-            and _holds(delegation, one.session, one.at)
+            and reader.must_not_obey(one.session, one.at)
         }
 
     async def left_by(self, places: Iterable[str]) -> AttemptId | None:
@@ -380,12 +417,6 @@ def _is_changed_below(other: Pinned, place: str, *, until: float = inf) -> bool:
     if place in other.places or not is_below(place, other.cwd):
         return False
     return was_changed(place, other.cwd, since=other.at - _COARSE_S, until=until)
-
-
-def _holds(delegation: Delegation, session: SessionId, at: float) -> bool:
-    """Test whether what was left in a session by then must not be obeyed by this work."""
-    is_inside = delegation.parent is not None
-    return is_inside or delegation.session == session or delegation.created_at <= at
 
 
 def of_kind(found: Mapping[str, AttemptId], kind: BackendKind) -> dict[str, AttemptId]:

@@ -109,6 +109,11 @@ def is_below(inner: str, outer: str) -> bool:
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
 
 
+def overlap(one: str, other: str) -> bool:
+    """Check whether one of two paths is the other or below it, by name."""
+    return is_below(one, other) or is_below(other, one)
+
+
 def _join(above: str, below: str) -> str:
     return os.path.normpath(os.path.join(above, below))
 

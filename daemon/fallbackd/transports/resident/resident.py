@@ -73,6 +73,7 @@ class Resident:
         label: tuple[str, str],
         session: Mapping[str, Any] | None = None,
         conversation: str | None = None,
+        watches: bool = False,
         on_over: Callable[["Resident"], None],
         on_rest: Callable[["Resident"], None],
         now: Callable[[], float],
@@ -81,13 +82,14 @@ class Resident:
         Args:
             key: What a prompt has to be equal in to be sent to it.
             label: Its program and its directory, for people.
-            session: See `Residency`.
+            session, watches: See `Residency`.
             conversation: The one that it was started with.
         """
         self.name = name
         self.directory = directory
         self.key = key
         self.label = label
+        self.watches = watches
         self.conversation = conversation or ""
         self.seen: object = None
         """The files that it obeys, as they were when it was started."""
@@ -171,6 +173,15 @@ class Resident:
     def expect(self, running: RunningProcess) -> None:
         """Take in a process that was started, or found."""
         self._running = running
+        if self.is_retired and not self._is_left:
+            running.stop(grace_s=END_GRACE_S)  # it was ended while it started
+
+    def give_up(self) -> None:
+        """There is no process: nothing waits for one any more."""
+        self.is_retired = True
+        self.came_up.set()
+        self._ended.set()
+        self._on_over(self)
 
     async def run(self) -> None:
         """Read it to its proven end. Cancelling it leaves the process alone."""

@@ -29,7 +29,7 @@ from msgspec import Struct, structs
 
 from fallbackd.backends.residents import WAYS
 from fallbackd.core.protocol import Call, CommandLine, Exit, NotStarted, Residency, Rest
-from fallbackd.lib.directories import expand, places
+from fallbackd.lib.directories import expand, overlap, places
 from fallbackd.lib.failpoints import hit
 from fallbackd.ports.transport import Clock, Resting, Running, SecretProblem, Secrets, Unsent
 from fallbackd.transports.process.environment import child_environment, inheritable
@@ -216,12 +216,32 @@ class ResidentTransport:
         for one in self._all:
             if one.key == key and one.may_take(wanted) and not one.is_retired:
                 return True
-        found = await self._started("", key, call, residency, environ)
-        if not isinstance(found, Resident):
-            return False
-        self._tasks.start_soon(found.run)
-        self._tasks.start_soon(found.come_up)
+        # A caller that hangs up amid a start would leave a program that no task reads.
+        with anyio.CancelScope(shield=True):
+            found = await self._started("", key, call, residency, environ)
+            if not isinstance(found, Resident):
+                return False
+            self._tasks.start_soon(found.run)
+            self._tasks.start_soon(found.come_up)
         return True
+
+    async def end_watchers(self, call: Call, cwd: str) -> None:
+        """
+        End those at rest that obey at once what a call may write below a directory, but for those
+        that can take its prompt.
+        """
+        there = [one for one in self._all if one.watches and one.is_resting]
+        there = [one for one in there if overlap(one.label[1], cwd)]
+        key, wanted = None, ""
+        if there and isinstance(call, CommandLine) and (residency := call.residency) is not None:
+            wanted = residency.conversation or ""
+            try:
+                key = await self._key(call, residency, self._environment_of(call))
+            except SecretProblem:
+                pass
+        for one in there:
+            if one.is_resting and not (one.key == key and one.may_take(wanted)):
+                await one.end()
 
     # --- which one takes a prompt ---------------------------------------------------------------
 
@@ -281,6 +301,7 @@ class ResidentTransport:
             label=(os.path.basename(call.argv[0]), call.cwd),
             session=residency.session,
             conversation=residency.conversation,
+            watches=residency.watches,
             on_over=self._forget,
             on_rest=self._keep_or_end,
             now=self._clock.now,
@@ -288,21 +309,25 @@ class ResidentTransport:
         resident.attempt, resident.seen = attempt, self._seen(call, residency, environ)
         self._all.add(resident)
         resident.executable = self._executable(call, environ)
-        running = await self._processes.open(
-            structs.replace(
-                call,
-                argv=(*residency.argv, *residency.continues),
-                stdin=None,
-                holds_input=True,
-                rest=Rest(idle_s=self._limits.idle_s),
-                residency=None,
-            ),
-            attempt=PREFIX + name,
-            directory=str(directory),
-            env={},
-        )
+        try:
+            running = await self._processes.open(
+                structs.replace(
+                    call,
+                    argv=(*residency.argv, *residency.continues),
+                    stdin=None,
+                    holds_input=True,
+                    rest=Rest(idle_s=self._limits.idle_s),
+                    residency=None,
+                ),
+                attempt=PREFIX + name,
+                directory=str(directory),
+                env={},
+            )
+        except BaseException:
+            resident.give_up()
+            raise
         if running.is_gone is not None and isinstance(running.exit, NotStarted):
-            self._all.discard(resident)
+            resident.give_up()
             await anyio.to_thread.run_sync(partial(shutil.rmtree, directory, True))
             return running.exit
         resident.expect(running)
@@ -431,9 +456,9 @@ class ResidentTransport:
     async def take_up(self) -> None:
         """Find its residents. Call it before any prompt."""
         for directory in sorted(self._directory.glob("*")):
-            record = read_resident(directory)
             name = PREFIX + directory.name
             try:
+                record = read_resident(directory)
                 running = await self._processes.attach(attempt=name, directory=str(directory))
             except OSError:
                 continue  # what ran there is unknown: its turn is reported as unstopped
