@@ -187,7 +187,7 @@ class Recorder:
 
     async def fetch(self, request: HttpRequest) -> Fetched:
         self.asked.append(request)
-        return Fetched(exit=NoAnswer(exception="ConnectError", text="", at=0.0))
+        return Fetched(exit=NoAnswer(exception="ConnectError", text="", at=0.0, gone=True))
 
     async def version(self, path: str) -> str | None:
         return None

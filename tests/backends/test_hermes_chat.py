@@ -107,15 +107,15 @@ def test_the_older_shape_carries_one_message_and_its_key_in_the_body() -> None:
     ],
 )
 def test_the_older_shape_answers_in_one_piece(body: bytes, text: str) -> None:
-    assert finish_old(HttpResponse(status=200), body) == Reply(text=text)
+    assert finish_old(HttpResponse(status=200, gone=True), body) == Reply(text=text)
 
 
 def test_the_older_shape_without_an_answer_is_a_failure() -> None:
     said = b'{"ok": false, "message": "Too many requests"}'
-    assert reason(finish_old(HttpResponse(status=200), said)) == "rate_limit"
-    cut = finish_old(HttpResponse(status=200, truncated=True), b"half of the wor")
+    assert reason(finish_old(HttpResponse(status=200, gone=True), said)) == "rate_limit"
+    cut = finish_old(HttpResponse(status=200, truncated=True, gone=True), b"half of the wor")
     assert reason(cut) == "network"
-    assert reason(finish_old(HttpResponse(status=200), b"<!doctype html><p>hello")) == (
+    assert reason(finish_old(HttpResponse(status=200, gone=True), b"<!doctype html><p>hello")) == (
         "not_configured"
     )
 
@@ -146,7 +146,7 @@ def test_an_answer_in_pieces_is_a_reply_with_its_usage() -> None:
             "usage": {"prompt_tokens": 7, "completion_tokens": 2},
         }
     )
-    outcome = finish(HttpResponse(status=200), body[:40], body[40:])
+    outcome = finish(HttpResponse(status=200, gone=True), body[:40], body[40:])
     assert outcome == Reply(text="pöng", usage=Usage(input_tokens=7, output_tokens=2))
 
 
@@ -169,21 +169,23 @@ def test_an_answer_in_pieces_is_a_reply_with_its_usage() -> None:
     ],
 )
 def test_what_is_no_answer_is_classified(status: int, body: bytes, expected: str) -> None:
-    assert reason(finish(HttpResponse(status=status), body)) == expected
+    assert reason(finish(HttpResponse(status=status, gone=True), body)) == expected
 
 
 def test_an_answer_that_was_cut_off_is_no_answer() -> None:
     body = b'{"choices":[{"message":{"content":"half"}}]}'
-    assert reason(finish(HttpResponse(status=200, truncated=True), body)) == "network"
+    assert reason(finish(HttpResponse(status=200, truncated=True, gone=True), body)) == "network"
 
 
 def test_no_response_is_classified_by_its_exception() -> None:
-    assert reason(finish(NoAnswer(exception="ConnectError", text="refused"))) == "network"
-    assert reason(finish(NoAnswer(exception="ReadTimeout", text=""))) == "timeout"
+    assert (
+        reason(finish(NoAnswer(exception="ConnectError", text="refused", gone=True))) == "network"
+    )
+    assert reason(finish(NoAnswer(exception="ReadTimeout", text="", gone=True))) == "timeout"
 
 
 def test_a_stated_time_of_the_headers_is_kept() -> None:
-    outcome = finish(HttpResponse(status=429, headers={"retry-after": "30"}), b"{}")
+    outcome = finish(HttpResponse(status=429, headers={"retry-after": "30"}, gone=True), b"{}")
     assert isinstance(outcome, Evidence)
     failure = classify(outcome, KIND.rules, now=0.0)
     assert failure is not None

@@ -33,8 +33,8 @@ from fallbackd.core.protocol import (
 )
 
 RULES = KINDS["openai-http"].rules
-OK = HttpResponse(status=200)
-CUT = HttpResponse(status=200, truncated=True)
+OK = HttpResponse(status=200, gone=True)
+CUT = HttpResponse(status=200, truncated=True, gone=True)
 DIALECTS: dict[Dialect, ApiMode] = {
     "chat": "chat_completions",
     "responses": "responses",
@@ -219,7 +219,7 @@ def test_a_response_that_is_not_completed_is_no_answer(status: str, reason: str)
 @pytest.mark.parametrize(
     ("exit", "body", "reason"),
     [
-        (HttpResponse(status=301, headers={"location": "/x"}), b"", "not_configured"),
+        (HttpResponse(status=301, headers={"location": "/x"}, gone=True), b"", "not_configured"),
         (OK, b"<!DOCTYPE html><html></html>", "not_configured"),
         (OK, b"", "empty_result"),
         (CUT, b"", "network"),
@@ -229,13 +229,21 @@ def test_a_response_that_is_not_completed_is_no_answer(status: str, reason: str)
         (OK, b"upstream is warming up", "server_error"),
         (OK, b"data: pong\n\n", "server_error"),
         (OK, b'[{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}]', "rate_limit"),
-        (HttpResponse(status=429), b"", "rate_limit"),
-        (HttpResponse(status=503), b"upstream connect error", "overloaded"),
-        (HttpResponse(status=502), b"<html><h1>Bad Gateway</h1></html>", "server_error"),
-        (HttpResponse(status=404), b'{"error": {"message": "Not Found"}}', "server_error"),
-        (HttpResponse(status=400), b'event: error\ndata: {"error": {"message": "m"}}\n\n', None),
+        (HttpResponse(status=429, gone=True), b"", "rate_limit"),
+        (HttpResponse(status=503, gone=True), b"upstream connect error", "overloaded"),
+        (HttpResponse(status=502, gone=True), b"<html><h1>Bad Gateway</h1></html>", "server_error"),
+        (
+            HttpResponse(status=404, gone=True),
+            b'{"error": {"message": "Not Found"}}',
+            "server_error",
+        ),
+        (
+            HttpResponse(status=400, gone=True),
+            b'event: error\ndata: {"error": {"message": "m"}}\n\n',
+            None,
+        ),
         (ProcessExit(gone=True, code=1), b"", "unknown"),
-        (NotStarted(error="ENOSPC", text="no space left"), b"", "crash"),
+        (NotStarted(error="ENOSPC", text="no space left", gone=True), b"", "crash"),
     ],
 )
 def test_what_is_no_answer_is_judged_in_every_dialect(
@@ -275,7 +283,7 @@ def test_no_bytes_break_a_parser(dialect: Dialect, data: st.DataObject) -> None:
     parser = parser_of(DIALECTS[dialect])
     for piece in pieces:
         parser.feed(Chunk("http", piece, 0.0))
-    outcome = parser.finish(HttpResponse(status=status, truncated=truncated))
+    outcome = parser.finish(HttpResponse(status=status, truncated=truncated, gone=True))
     if isinstance(outcome, Reply):
         assert status == 200
         assert outcome.text.strip()

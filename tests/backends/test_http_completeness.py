@@ -77,7 +77,7 @@ def read(dialect: Dialect, *pieces: str | bytes, cut: bool = False) -> tuple[Out
     for piece in pieces:
         data = piece.encode() if isinstance(piece, str) else piece
         seen.extend(parser.feed(Chunk("http", data, 0.0)))
-    return parser.finish(HttpResponse(status=200, truncated=cut)), seen
+    return parser.finish(HttpResponse(status=200, truncated=cut, gone=True)), seen
 
 
 def reason_of(outcome: Outcome, kind: str = "openai-http") -> str | None:

@@ -359,16 +359,20 @@ def test_exit_that_is_no_end_of_a_turn_becomes_its_evidence() -> None:
     reader = OpencodeEventReader()
     killed = reader.outcome(ProcessExit(gone=True, signal=9, note="the helper server ended"))
     assert killed == Evidence(text="the helper server ended", signal=9)
-    missing = reader.outcome(NotStarted(error="ENOENT", text="No such file", path="/x/opencode"))
+    missing = reader.outcome(
+        NotStarted(error="ENOENT", text="No such file", path="/x/opencode", gone=True)
+    )
     assert missing == Evidence(text="No such file", stream="exception", code="ENOENT")
-    lost = reader.outcome(NoAnswer(exception="ConnectTimeout", text="did not listen"))
+    lost = reader.outcome(NoAnswer(exception="ConnectTimeout", text="did not listen", gone=True))
     assert lost == Evidence(text="did not listen", stream="exception", exception="ConnectTimeout")
-    assert reader.outcome(HttpResponse(status=500)) == Evidence(stream="http", http_status=500)
+    assert reader.outcome(HttpResponse(status=500, gone=True)) == Evidence(
+        stream="http", http_status=500
+    )
 
 
 def test_stopped_attempt_has_no_answer_even_with_text() -> None:
     reader, _ = read(recorded("answer"))
-    stopped = NoAnswer(exception="Cancelled", text="stopped", stopped=True)
+    stopped = NoAnswer(exception="Cancelled", text="stopped", stopped=True, gone=True)
     assert isinstance(reader.outcome(stopped), Evidence)
 
 

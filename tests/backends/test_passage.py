@@ -133,7 +133,7 @@ def test_no_api_takes_our_event_for_an_end_or_our_error_for_an_answer(mode: ApiM
     assert not watch.has_ended
     whole = AnswerWatch(mode)
     whole.feed(json.dumps(error_body(mode, 503, "no", "unavailable")).encode())
-    assert whole.finish(HttpResponse(status=200)) is not None
+    assert whole.finish(HttpResponse(status=200, gone=True)) is not None
 
 
 def test_a_count_of_tokens_before_the_first_word_begins_no_answer() -> None:
@@ -188,14 +188,14 @@ def test_a_stream_that_is_cut_at_any_byte_is_no_answer_before_its_end_is_said(
     stream = STREAMS[mode]
     whole = AnswerWatch(mode)
     whole.feed(stream)
-    assert whole.finish(HttpResponse(status=200)) is None
+    assert whole.finish(HttpResponse(status=200, gone=True)) is None
     assert whole.is_committed
     for at in range(len(stream)):
         watch = AnswerWatch(mode)
         watch.feed(stream[:at])
         said = AnswerWatch(mode)
         said.feed(stream[:at] + b"\n\n")  # the blank line behind the last event may be missing
-        evidence = watch.finish(HttpResponse(status=200, truncated=True))
+        evidence = watch.finish(HttpResponse(status=200, truncated=True, gone=True))
         assert evidence is not None or said.has_ended
 
 
@@ -253,5 +253,5 @@ def test_a_long_answer_is_compared_with_its_repetition_by_length(repeated: int) 
     end = {"status": "completed", "output": [item]}
     last = {"type": "response.completed", "response": end}
     watch.feed(b"data: " + json.dumps(last).encode() + b"\n\n")
-    evidence = watch.finish(HttpResponse(status=200))
+    evidence = watch.finish(HttpResponse(status=200, gone=True))
     assert (evidence is None) is (repeated == 100_000)

@@ -33,7 +33,7 @@ model = "m"
 cost = "local"
 """
 CHAIN = (Entry(backend=BackendId("chat")),)
-_PLAIN_END = HttpResponse(status=200)
+_PLAIN_END = HttpResponse(status=200, gone=True)
 
 
 class WatchedUpstream(gateway_bare.Upstream):

@@ -105,7 +105,9 @@ def hold_bounds(stage: Stage) -> None:
                 kind = [one for one in late if one.is_early is is_early]
                 for one, following in pairwise(kind):
                     is_apart = following.at_s - one.at_s >= gap_s - 1
-                    is_forgotten = stage.deaths_between(one.at_s, following.at_s) > 0
+                    # A mark whose window is over does not outlive its daemon.
+                    marked_s = max(at_s for at_s in marks if at_s <= following.at_s)
+                    is_forgotten = stage.deaths_between(marked_s, following.at_s) > 0
                     what = f"{following.attempt.attempt} follows {one.attempt.attempt}"
                     laws.require(is_apart or is_forgotten, f"{who} is out: {what}")
                 laws.require(len(kind) <= bound, f"{len(kind)} attempts on {who}, which is out")

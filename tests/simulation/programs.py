@@ -172,7 +172,9 @@ class NotThere:
     pid = None
 
     def __init__(self, path: str, at: float) -> None:
-        self.exit = NotStarted(error="ENOENT", text=f"{path}: no such file", path=path, at=at)
+        self.exit = NotStarted(
+            error="ENOENT", text=f"{path}: no such file", path=path, at=at, gone=True
+        )
 
     async def chunks(self) -> AsyncIterator[Chunk]:
         for chunk in ():

@@ -55,7 +55,7 @@ class _Passed:
     async def head(self) -> HttpResponse | None:
         if self._told.is_silent:
             await anyio.sleep_forever()
-        return HttpResponse(status=self._told.status, headers=self._told.headers)
+        return HttpResponse(status=self._told.status, headers=self._told.headers, gone=True)
 
     async def read(self) -> bytes | None:
         return self._pieces.pop(0) if self._pieces else None
@@ -69,7 +69,9 @@ class _Passed:
     @property
     def exit(self) -> HttpResponse:
         told = self._told
-        return HttpResponse(status=told.status, headers=told.headers, truncated=told.is_cut)
+        return HttpResponse(
+            status=told.status, headers=told.headers, truncated=told.is_cut, gone=True
+        )
 
     @property
     def stated(self) -> None:

@@ -299,7 +299,7 @@ async def test_a_program_without_its_secret_is_not_started(place: Place) -> None
     running = await transport.open(call, attempt="d.1", directory=str(place.path), env={})
     assert [chunk async for chunk in running.chunks()] == []
     assert running.exit == NotStarted(
-        error="NO_SECRET", text=str(await _problem_of(place, ref)), at=NOW
+        error="NO_SECRET", text=str(await _problem_of(place, ref)), at=NOW, gone=True
     )
     await transport.aclose()
 

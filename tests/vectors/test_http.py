@@ -196,7 +196,7 @@ def test_evidence_means_the_same_when_it_comes_as_an_answer(case: Json) -> None:
     parser = kind.parser(Options())
     for start in range(0, len(data), 50):
         parser.feed(Chunk("http", data[start : start + 50], 0.0))
-    outcome = parser.finish(HttpResponse(status=said["http_status"], headers=headers))
+    outcome = parser.finish(HttpResponse(status=said["http_status"], headers=headers, gone=True))
     assert isinstance(outcome, Evidence)
     now = case.get("now_at", 1785578400.0)
     found = classify(outcome, kind.rules, now=now, timezone=case.get("timezone"))

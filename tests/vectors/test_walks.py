@@ -72,7 +72,9 @@ class WalkDriver(RoleDriver):
         self.play.when(CancelRequested(delegation=name))
         running = self.play.delegation(name).running
         assert running is not None
-        self.play.when(AttemptEnded(attempt=running.attempt, failure=None, exit_code=143))
+        self.play.when(
+            AttemptEnded(attempt=running.attempt, failure=None, exit_code=143, gone=True)
+        )
 
     def report_success(self, step: Json) -> None:
         said = {"started": 0.0, **step}

@@ -27,6 +27,8 @@ ENDS_WITH = (
 INSTRUCTIONS = "Do what the user asks."
 """The back end of Codex refuses a request without any."""
 
+_BROKE_OFF = {"code": "broken_generation", "message": "the answer broke off: failed"}
+"""Error of an answer that failed and does not say why."""
 _FINAL = frozenset({"response.completed", "response.incomplete", "response.done"})
 _WAITING = frozenset({"response.created", "response.queued", "response.in_progress"})
 """Repeated while nothing happens."""
@@ -108,7 +110,8 @@ class ResponsesParser(HttpParser):
             self.sequence_number = count(event["sequence_number"])
         self.response_id = words(response.get("id")) or self.response_id
         if kind == "response.failed" or response.get("error"):
-            return self.fails({"type": "response.failed", "error": response.get("error") or {}})
+            error = response.get("error") or _BROKE_OFF
+            return self.fails({"type": "response.failed", "error": error})
         if kind in _FINAL:
             self.has_ended = self.is_over = True
             self._complete(response)

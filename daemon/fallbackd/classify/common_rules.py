@@ -398,7 +398,7 @@ COMMON_RULES: tuple[Rule, ...] = (
     Rule(
         "server-error",
         _R.SERVER_ERROR,
-        "bad gateway|internal error|unexpected server error"
+        "bad gateway|internal (?:server )?error|unexpected server error"
         "|upstream (?:error|connect error|request failed)|something went wrong"
         "|failed to parse json|is not valid json|invalid json(?! payload)"
         "|produced invalid content|unexpected EOF",

@@ -217,7 +217,8 @@ class AttemptEnded(Struct, frozen=True, kw_only=True, tag="attempt_ended"):
     unfinished: tuple[str, ...] = ()
     """Of that, what was under way at its end."""
     usage: Usage = Usage()
-    gone: bool = True
+    gone: bool
+    """There is proof that nothing of it runs."""
     answered: bool = False
     warnings: tuple[str, ...] = ()
     """What is missing in its answer, and what it has left for later agents, for people."""
@@ -313,6 +314,8 @@ class Reported(Struct, frozen=True, kw_only=True, tag="reported"):
     has_route: bool = True
     further: int = 0
     """Number of times that the same candidate was asked again within the call."""
+    has_waited: bool = False
+    """The last of them after the wait that its provider had stated."""
     usage: Usage = Usage()
     is_claim: bool = False
     """It comes from inside an attempt, which can say anything: it moves its session alone."""

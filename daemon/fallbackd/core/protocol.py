@@ -320,16 +320,16 @@ class NotStarted(Struct, frozen=True, kw_only=True, tag="not_started"):
     error: str
     text: str
     path: str = ""
+    gone: bool
     at: float = 0.0
-    gone: bool = True
 
 
 class HttpResponse(Struct, frozen=True, kw_only=True, tag="response"):
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     """Names in lower case."""
+    gone: bool
     at: float = 0.0
-    gone: bool = True
     stopped: bool = False
     truncated: bool = False
     """The body ended before its announced end, or was longer than `max_bytes`."""
@@ -348,8 +348,8 @@ class NoAnswer(Struct, frozen=True, kw_only=True, tag="no_answer"):
 
     exception: str
     text: str
+    gone: bool
     at: float = 0.0
-    gone: bool = True
     stopped: bool = False
 
 

@@ -124,7 +124,7 @@ async def _changed_since(world: World, cwd: str, started_at: float) -> tuple[str
 class CannotBegin(Exception):
     """An attempt that cannot begin, or is not found again."""
 
-    def __init__(self, failure: Failure, *, gone: bool = True) -> None:
+    def __init__(self, failure: Failure, *, gone: bool) -> None:
         super().__init__(failure.evidence)
         self.failure = failure
         self.gone = gone
@@ -176,7 +176,7 @@ async def begin(
             before = await anyio.to_thread.run_sync(world.fingerprint, place.cwd)
     if live.is_stopped:
         what = "stopped before it was started"
-        raise CannotBegin(cannot_start(host, what, reason=Reason.CANCELLED))
+        raise CannotBegin(cannot_start(host, what, reason=Reason.CANCELLED), gone=True)
     hit("attempt.open.before")
     live.may_run = True
     # Its limits count from here: a conversation may have been taken in for it, which takes long.
@@ -234,7 +234,7 @@ async def _planted(
             f"{order.backend} is not started, since it would obey what an earlier attempt has"
             f" left: {in_words(found, cwd=place.cwd)}; look at it; work in a new session uses it"
         )
-        raise CannotBegin(cannot_start(host, what, marks=False))
+        raise CannotBegin(cannot_start(host, what, marks=False), gone=True)
     return found
 
 
@@ -244,23 +244,23 @@ async def _check(
     now = host.clock.now()
     if prepared.prompt is None:
         what = "the prompt cannot be read back"
-        raise CannotBegin(no_ones_fault("no_prompt", what, "its file is gone", now=now))
+        raise CannotBegin(no_ones_fault("no_prompt", what, "its file is gone", now=now), gone=True)
     if prepared.missing:
         lost = ", ".join(prepared.missing)
         what = f"the caller's {lost} went with the daemon that was given it"
-        raise CannotBegin(cannot_start(host, what, marks=False))
+        raise CannotBegin(cannot_start(host, what, marks=False), gone=True)
     delegation = prepared.delegation
     has_program = kind.program(options) is not None
     if delegation.above and (what := _why_not_inside(host, order, delegation, kind, has_program)):
-        raise CannotBegin(cannot_start(host, what, marks=False))
+        raise CannotBegin(cannot_start(host, what, marks=False), gone=True)
     if has_program:
         await host.follow_workspaces()
         if (why := host.why_not_there(delegation)) is not None:
             what = f"{delegation.cwd} cannot be worked in any more"
-            raise CannotBegin(no_ones_fault("workspace", what, why, now=now))
+            raise CannotBegin(no_ones_fault("workspace", what, why, now=now), gone=True)
     if order.resume is not None and not kind.resumes(options):
         why = f"{order.backend!r} is now configured with a command of its own"
-        raise CannotBegin(not_resumed(why, now=now))
+        raise CannotBegin(not_resumed(why, now=now), gone=True)
 
 
 def _why_not_inside(
@@ -317,7 +317,7 @@ def _laid_out(
     except OSError as error:
         what = f"{runs.root} cannot be written"
         failure = no_ones_fault("no_place", what, error.strerror, now=host.clock.now())
-        raise CannotBegin(failure) from error
+        raise CannotBegin(failure, gone=True) from error
     return _Place(directory=directory, cwd=cwd, prompt=prompt, prompt_path=prompt_path)
 
 
@@ -342,7 +342,7 @@ def _call(
     credential = credential_of(options, order.credential)
     if credential is None and order.credential is not None:
         what = f"credential {order.credential!r} of {order.backend!r} is no longer configured"
-        raise CannotBegin(cannot_start(host, what, marks=False))
+        raise CannotBegin(cannot_start(host, what, marks=False), gone=True)
     work = Work(
         prompt=place.prompt,
         prompt_path=place.prompt_path,
@@ -371,10 +371,10 @@ def _call(
     try:
         call = kind.start(work, options)
     except NotConfigured as error:
-        raise CannotBegin(cannot_start(host, str(error))) from error
+        raise CannotBegin(cannot_start(host, str(error)), gone=True) from error
     except ValueError as error:
         failure = cannot_start(host, str(error), reason=Reason.FORMAT_ERROR)
-        raise CannotBegin(failure) from error
+        raise CannotBegin(failure, gone=True) from error
     asked = Asked(
         backend=order.backend,
         model=order.model or options.model,
@@ -710,7 +710,7 @@ async def _found(host: LiveHost, live: LiveAttempt) -> Running | None:
     running = None if isinstance(found, Unsent) else found
     live.may_run = running is not None
     if running is None and order.rebooted:
-        raise CannotBegin(rebooted(now=host.clock.now()))
+        raise CannotBegin(rebooted(now=host.clock.now()), gone=True)
     if running is None and order.was_started and not is_unsent:
         raise CannotBegin(unexplained(now=host.clock.now()), gone=False)
     return running

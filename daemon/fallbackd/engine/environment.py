@@ -153,7 +153,7 @@ class NoProbe:
         return None
 
     async def fetch(self, request: HttpRequest) -> Fetched:
-        return Fetched(exit=NoAnswer(exception="NoProbe", text="probes are off"))
+        return Fetched(exit=NoAnswer(exception="NoProbe", text="probes are off", gone=True))
 
 
 class Transports(Struct, frozen=True, kw_only=True):

@@ -120,7 +120,9 @@ class FreeProbe:
                         running.stop(grace_s=0)
             if limit.cancelled_caught:
                 running.stop(grace_s=0)
-                return Fetched(exit=NoAnswer(exception="TimeoutError", text="no answer in time"))
+                return Fetched(
+                    exit=NoAnswer(exception="TimeoutError", text="no answer in time", gone=True)
+                )
             return Fetched(exit=running.exit, body=body[:MAX_BODY_BYTES])
         finally:
             with anyio.CancelScope(shield=True):

@@ -398,5 +398,5 @@ def _where(ref: CredentialRef) -> str:
 def no_secret(problem: SecretProblem, *, at: float) -> NotStarted:
     """The end of a call that had no secret to carry."""
     return NotStarted(
-        error="OLD_SECRET" if problem.is_old else "NO_SECRET", text=str(problem), at=at
+        error="OLD_SECRET" if problem.is_old else "NO_SECRET", text=str(problem), at=at, gone=True
     )

@@ -121,14 +121,14 @@ def in_one_piece(mode: ApiMode, said: Any) -> bytes:
 def test_an_answer_without_text_that_holds_something_else_is_one(mode: ApiMode, said: Any) -> None:
     watch = AnswerWatch(mode)
     watch.feed(in_one_piece(mode, said))
-    assert watch.finish(HttpResponse(status=200)) is None
+    assert watch.finish(HttpResponse(status=200, gone=True)) is None
 
 
 @pytest.mark.parametrize(("mode", "said"), EMPTY)
 def test_an_answer_of_nothing_but_thoughts_is_none(mode: ApiMode, said: Any) -> None:
     watch = AnswerWatch(mode)
     watch.feed(in_one_piece(mode, said))
-    found = watch.finish(HttpResponse(status=200))
+    found = watch.finish(HttpResponse(status=200, gone=True))
     assert found is not None
     assert found.empty
 

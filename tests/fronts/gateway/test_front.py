@@ -39,7 +39,7 @@ class Failing:
     async def head(self) -> HttpResponse | None:
         if not self._pieces:
             raise RuntimeError("a defect")
-        return HttpResponse(status=200, headers={"content-type": "text/event-stream"})
+        return HttpResponse(status=200, headers={"content-type": "text/event-stream"}, gone=True)
 
     async def read(self) -> bytes | None:
         if not self._pieces:
@@ -54,7 +54,7 @@ class Failing:
 
     @property
     def exit(self) -> HttpResponse:
-        return HttpResponse(status=200)
+        return HttpResponse(status=200, gone=True)
 
     @property
     def stated(self) -> None:

@@ -63,10 +63,10 @@ class Arriving:
         self._begun = begun
         """Awaited before the last piece."""
         self._pause_s = pause_s
-        self._end = HttpResponse(status=200, truncated=is_cut)
+        self._end = HttpResponse(status=200, truncated=is_cut, gone=True)
 
     async def head(self) -> HttpResponse | None:
-        return HttpResponse(status=200, headers={"content-type": "text/event-stream"})
+        return HttpResponse(status=200, headers={"content-type": "text/event-stream"}, gone=True)
 
     async def read(self) -> bytes | None:
         await anyio.sleep(self._pause_s)

@@ -1,5 +1,6 @@
 """Whatever a provider sends, it means the same for a delegation and for a caller of the gateway."""
 
+import asyncio
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.fronts.gateway.test_two_doors import BODIES, DIALECTS, KINDS, PATHS, 
 from tests.support.clock import ManualClock
 from tests.support.other_json import leaves, replaced
 from tests.support.provider_answers import error_event, stream, whole
-from tests.support.provider_frames import Answer, ToolCall
+from tests.support.provider_frames import Answer, ToolCall, data, event
 from tests.support.provider_refusals import anthropic_error, google_error, openai_error
 from tests.support.running_engine import work
 from tests.support.told import Gateway, gateway, told_backend
@@ -201,10 +202,18 @@ async def by_delegation(g: Gateway) -> Meaning:
     return found
 
 
-async def by_call(g: Gateway, mode: ApiMode) -> Meaning:
+async def by_call(g: Gateway, mode: ApiMode, heard: asyncio.Event | None = None) -> Meaning:
+    """
+    Args:
+        heard: Set with the first piece of its answer.
+    """
     with suppress(httpx2.HTTPError):  # an answer that broke off
         alone = {"x-fallbackd-failover": "0"}
-        await g.client.post(PATHS[mode], json=BODIES[mode], headers=alone)
+        path, body = PATHS[mode], BODIES[mode]
+        async with g.client.stream("POST", path, json=body, headers=alone) as answer:
+            async for _ in answer.aiter_raw():
+                if heard is not None:
+                    heard.set()
     steps = g.engine.exchanges.newest(limit=1)[0].steps
     found = Meaning(next((one.failure for one in reversed(steps) if one.failure), None), marks(g))
     await feedback.clear(g.engine, None)
@@ -238,4 +247,132 @@ async def test_the_same_answer_has_the_same_reason_scope_and_marks_at_both_doors
                 anyio.from_thread.run(both, reply)
 
             await anyio.to_thread.run_sync(check)
+        await transport.detach()
+
+
+def chat_end(word: str, **more: Any) -> str:
+    choice = {"index": 0, "delta": {"content": ""}, "finish_reason": word, **more}
+    return data({"object": "chat.completion.chunk", "choices": [choice]} | more)
+
+
+def failed(status: str, **more: Any) -> str:
+    response = {"id": "r", "object": "response", "status": status, "output": [], **more}
+    return event(f"response.{status}", {"response": response, "sequence_number": 99})
+
+
+MIDWAY: dict[ApiMode, dict[str, tuple[str, str]]] = {
+    "chat_completions": {
+        "the limit of requests": (
+            "rate_limit",
+            data(openai_error(SAID[0], "requests", "rate_limit_exceeded")),
+        ),
+        "the plan": ("billing", data(openai_error(SAID[1], "insufficient_quota"))),
+        "its own trouble": ("server_error", data(openai_error(SAID[7], "server_error"))),
+        "a line of event": (
+            "server_error",
+            "event: error\n" + data(openai_error(SAID[7], "internal_server_error", "500")),
+        ),
+        "words alone": ("server_error", data({"error": SAID[7]})),
+        "a number": ("overloaded", data({"error": {"message": SAID[2], "code": 503}})),
+        "no wrapper": (
+            "server_error",
+            data({"object": "error", "message": SAID[7], "type": "InternalServerError"}),
+        ),
+        "beside an end": (
+            "server_error",
+            chat_end("error", error={"code": 502, "message": "Provider disconnected"}),
+        ),
+        "an end alone": ("server_error", chat_end("network_error")),
+        "the context": (
+            "context_overflow",
+            data(openai_error(SAID[5], "invalid_request_error", "context_length_exceeded")),
+        ),
+    },
+    "responses": {
+        "the limit of requests": (
+            "rate_limit",
+            failed("failed", error={"code": "rate_limit_exceeded", "message": SAID[0]}),
+        ),
+        "its own trouble": ("server_error", error_event("responses", "error_mid")),
+        "an event of its own": (
+            "rate_limit",
+            event("error", {"code": "rate_limit_exceeded", "message": SAID[0], "param": None}),
+        ),
+        "an event with an object": (
+            "server_error",
+            event("error", {"error": {"type": "server_error", "message": SAID[7]}}),
+        ),
+        "the plan": (
+            "billing",
+            failed("failed", error={"code": "insufficient_quota", "message": SAID[1]}),
+        ),
+        "a failure that says nothing": ("server_error", failed("failed", error=None)),
+        "the context": (
+            "context_overflow",
+            failed("failed", error={"code": "context_length_exceeded", "message": SAID[5]}),
+        ),
+    },
+    "messages": {
+        name: (reason, event("error", anthropic_error(name, said)))
+        for name, said, reason in (
+            ("overloaded_error", "Overloaded", "overloaded"),
+            ("rate_limit_error", "This request would exceed your rate limit.", "rate_limit"),
+            ("api_error", SAID[7], "server_error"),
+            ("timeout_error", "Request timed out.", "timeout"),
+            ("authentication_error", SAID[3], "auth"),
+            ("billing_error", "Your credit balance is too low.", "billing"),
+        )
+    },
+    "generate_content": {
+        "the minute": ("rate_limit", data(google_error(429, "RESOURCE_EXHAUSTED", "Exhausted."))),
+        "overload": ("overloaded", data(google_error(503, "UNAVAILABLE", "Overloaded."))),
+        "its own trouble": ("server_error", data(google_error(500, "INTERNAL", SAID[7]))),
+        "the limit of time": ("timeout", data(google_error(504, "DEADLINE_EXCEEDED", "Late."))),
+        "the key": (
+            "auth",
+            data(google_error(400, "INVALID_ARGUMENT", "API key not valid. Please pass a valid.")),
+        ),
+    },
+}
+"""Errors of each API in the middle of a stream: their reason, and what is sent."""
+
+
+def with_error(mode: ApiMode, sent: str) -> dict[str, Reply]:
+    """An answer that ends with the error, behind each of its events: at once, or when they came."""
+    made = stream(DIALECTS[mode], ANSWERS[0])
+    frames = (*made.head, *made.tail)
+    error = (sent + ("data: [DONE]\n\n" if mode == "chat_completions" else "")).encode()
+    found: dict[str, Reply] = {}
+    for count in range(len(frames)):
+        before = "".join(frames[:count]).encode()
+        found[f"behind {count}"] = Reply(before + error)
+        if count >= len(made.head):
+            found[f"behind {count}, late"] = Reply(before, framing="close", rest=error)
+    return found
+
+
+@pytest.mark.parametrize("mode", sorted(DIALECTS))
+async def test_an_error_in_the_middle_of_a_stream_means_the_same_at_both_doors(
+    mode: ApiMode, tmp_path: Path
+) -> None:
+    sent: list[Reply] = []
+    once = {reason: structs.replace(one, retries=0) for reason, one in REASONS.items()}
+    transport = HttpTransport(clock=ManualClock(), environ={})
+    heard = asyncio.Event()
+    async with provider(sent, heard) as url:
+        options = {"base_url": f"{url}/v1", "api_mode": mode}
+        backend = told_backend("a", KINDS[mode], options=options, provider="provider.example")
+        async with gateway(tmp_path, backend, transport=transport, reasons=once) as g:
+            for name, (reason, error) in MIDWAY[mode].items():
+                for place, reply in with_error(mode, error).items():
+                    sent[:] = [reply]
+                    heard.set()  # nothing of a delegation has to be waited for
+                    delegated = await by_delegation(g)
+                    heard.clear()
+                    called = await by_call(g, mode, heard)
+                    assert called.same() == delegated.same(), (name, place)
+                    assert called.lasts_as(delegated), (name, place)
+                    found = called.failure
+                    assert found is not None, (name, place)
+                    assert found.reason == reason, (name, place)
         await transport.detach()

@@ -106,8 +106,10 @@ async def scene(
         name = "one" if "/one/" in request.url else "two"
         asked.append((name, None if request.credential is None else request.credential.label))
         if len(asked) == 1:
-            return Answered(HttpResponse(status=429, headers={"retry-after": "30"}), LIMITED)
-        return Answered(HttpResponse(status=200), ANSWER)
+            return Answered(
+                HttpResponse(status=429, headers={"retry-after": "30"}, gone=True), LIMITED
+            )
+        return Answered(HttpResponse(status=200, gone=True), ANSWER)
 
     async def sleep_until(until: float) -> None:
         nonlocal now_s

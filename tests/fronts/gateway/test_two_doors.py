@@ -20,6 +20,7 @@ from tests.support.told import Gateway, gateway, told_backend
 
 from fallbackd.backends.spec import ApiMode
 from fallbackd.core.policy import REASONS
+from fallbackd.core.reasons import Reason
 from fallbackd.engine import feedback
 from fallbackd.transports.http.transport import HttpTransport
 
@@ -91,6 +92,8 @@ class Reply(Struct):
     """Compressed, though it was not asked for."""
     framing: Literal["length", "chunks", "trailers", "close"] = "length"
     """How its end is known: `trailers` stand behind the last chunk."""
+    rest: bytes = b""
+    """What is sent when the caller has got something of `body`."""
 
     @property
     def is_chunked(self) -> bool:
@@ -126,8 +129,13 @@ TRAILERS = b"retry-after: 86400\r\ncontent-encoding: br\r\ncontent-length: 3\r\n
 
 
 @asynccontextmanager
-async def provider(replies: list[Reply]) -> AsyncIterator[str]:
-    """Answers each request with the last of `replies`."""
+async def provider(replies: list[Reply], heard: asyncio.Event | None = None) -> AsyncIterator[str]:
+    """
+    Answers each request with the last of `replies`.
+
+    Args:
+        heard: The caller has got something.
+    """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -136,6 +144,10 @@ async def provider(replies: list[Reply]) -> AsyncIterator[str]:
         sent = replies[-1].sent()
         writer.write(replies[-1].head(sent).encode() + sent)
         await writer.drain()
+        if heard is not None and replies[-1].rest:
+            await heard.wait()
+            writer.write(replies[-1].rest)
+            await writer.drain()
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0, limit=1 << 20)
@@ -218,6 +230,31 @@ async def test_the_same_bytes_have_the_same_reason_and_marks_at_both_doors(
                 assert (await by_gateway(g, mode), g.marks()) == (reason, marks), name
                 assert (None if failure is None else failure.reason.value) == reason, name
                 await feedback.clear(g.engine, None)
+        await transport.detach()
+
+
+async def test_a_stated_wait_that_proved_too_short_has_the_same_end_at_both_doors(
+    tmp_path: Path,
+) -> None:
+    said = {"error": {"message": "Rate limit reached. Please try again in 150ms.", "code": "429"}}
+    replies = [Reply(json.dumps(said).encode(), is_stream=False, status=429)]
+    transport = HttpTransport(clock=ManualClock(), environ={})
+    async with provider(replies) as url:
+        backend = told_backend("a", "openai-http", options={"base_url": f"{url}/v1"})
+        async with gateway(tmp_path, backend, transport=transport) as g:
+            lasts = []
+            for is_delegated in (True, False):
+                if is_delegated:
+                    await work(g.engine, backend="a")
+                else:
+                    assert await by_gateway(g, "chat_completions") == "rate_limit"
+                (marked,) = g.engine.store.peek().health.values()
+                assert marked.outage is not None
+                assert marked.outage.until_at is not None
+                lasts.append(marked.outage.until_at - g.engine.clock.now())
+                await feedback.clear(g.engine, None)
+            window_s = REASONS[Reason.RATE_LIMIT].window_s
+            assert lasts == pytest.approx([window_s, window_s], abs=60)
         await transport.detach()
 
 

@@ -145,9 +145,20 @@ def ended_by(case: Case, turn: Turn, tried: Tried) -> tuple[Turn, Halt | None]:
 
 
 def marked(
-    case: Case, turn: Turn, failure: Failure, *, started_at: float | None, luck: float
+    case: Case,
+    turn: Turn,
+    failure: Failure,
+    *,
+    started_at: float | None,
+    luck: float,
+    has_waited: bool = False,
 ) -> Turn:
-    """Mark what the last failure is about."""
+    """
+    Mark what the last failure is about.
+
+    Args:
+        has_waited: It came behind the wait that its provider had stated.
+    """
     last = turn.tried[-1]
     backend = find_backend(case.policy, last.backend)
     if backend is None:
@@ -159,6 +170,7 @@ def marked(
         credential=last.credential,
         started_at=started_at,
         luck=luck,
+        repeated=has_waited and failure.wait_s is not None,
     )
     return turn if made is None else structs.replace(turn, marks=(*turn.marks, made))
 

@@ -361,7 +361,14 @@ def _reported_failure(
         once_more = not was_trial and _is_repeated(case, event, backend, turn, failure)
         if not once_more:
             before = turn.marks
-            turn = marked(case, turn, failure, started_at=event.started_at, luck=event.luck)
+            turn = marked(
+                case,
+                turn,
+                failure,
+                started_at=event.started_at,
+                luck=event.luck,
+                has_waited=event.has_waited,
+            )
             if turn.marks is not before:
                 failure = structs.replace(failure, scope=turn.marks[-1].scope)
         following = fail_over(case, turn, once_more=once_more, may_try=bool(event.next_lease))

@@ -134,9 +134,15 @@ class CallReport:
             "started_at": engine.clock.now(),
         }
 
-    def repeats(self) -> None:
-        """Count one more request to the same candidate."""
+    def repeats(self, *, has_waited: bool = False) -> None:
+        """
+        Count one more request to the same candidate.
+
+        Args:
+            has_waited: Its provider has stated how long to wait before.
+        """
         self._call["further"] = self._call.get("further", 0) + 1
+        self._call["has_waited"] = has_waited or self._call.get("has_waited", False)
 
     async def answered(self) -> None:
         """Its provider has begun to answer: a trial is over, and others may ask it too."""
@@ -615,11 +621,12 @@ class Exchange:
         if self._may_have_begun:
             return failed
         is_alone = self._stays or choosing.is_alone(chosen)
-        if not await self._pauses.before_second(
+        pause = await self._pauses.before_second(
             self._engine, candidate, failed.evidence, is_alone=is_alone
-        ):
+        )
+        if pause is None:
             return failed
-        report.repeats()
+        report.repeats(has_waited=pause == "stated")
         return await self._try(chosen, entry, found.model, report)
 
     async def _try(

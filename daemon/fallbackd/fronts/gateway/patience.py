@@ -159,6 +159,10 @@ def withdrawn(one: Awaited) -> NotAnswered:
     return NotAnswered(evidence=Evidence(text=why, stream="exception"), unsuited=why)
 
 
+Pause = Literal["short", "stated"]
+"""What was waited for: a moment, or the time that the provider has stated."""
+
+
 class Pauses:
     """The candidates that are waited for, each with its instant."""
 
@@ -178,26 +182,29 @@ class Pauses:
 
     async def before_second(
         self, engine: Engine, one: Awaited, evidence: Evidence, *, is_alone: bool
-    ) -> bool:
+    ) -> Pause | None:
         """
-        Return when the same backend is to be asked once more. False: it is not.
+        Return when the same backend is to be asked once more. None: it is not.
 
         Args:
             evidence: Of its failure.
             is_alone: No other backend would answer instead.
         """
         judging = partial(judged, engine, evidence, backend=one[0])
+        failure = await off_the_loop(evidence, judging)
         wait_s = wait_before_second(
-            await off_the_loop(evidence, judging),
+            failure,
             status=evidence.http_status,
             patience_s=engine.settings.policy.patience_s("interactive"),
             luck=engine.world.luck(),
             is_alone=is_alone,
         )
-        if wait_s is None or not callers.may_retry(engine):
-            return False
+        if failure is None or wait_s is None or not callers.may_retry(engine):
+            return None
         self._until[one] = max(self._until.get(one, 0.0), anyio.current_time() + wait_s)
-        return await self.over(engine, one) and is_usable(engine, one)
+        if not (await self.over(engine, one) and is_usable(engine, one)):
+            return None
+        return "short" if failure.wait_s is None else "stated"
 
 
 # --- the limits of a backend ---------------------------------------------------------------------

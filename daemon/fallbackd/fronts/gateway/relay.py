@@ -291,7 +291,7 @@ class Relay:
         if watch.has_failed:
             if watch.is_told:
                 await self._caller.send(masked_from_error(bytes(self._held), passed))
-            evidence = self._why(passed, HttpResponse(status=200)) or Evidence()
+            evidence = self._why(passed, HttpResponse(status=200, gone=True)) or Evidence()
             await self._break_off(evidence, is_told=watch.is_told)
         await self._caller.drained()
 

@@ -100,6 +100,7 @@ def lost(*, at: float) -> NoAnswer:
         exception=DAEMON_LOST,
         text="the daemon ended while the answer was on its way",
         at=at,
+        gone=True,
     )
 
 
@@ -293,7 +294,7 @@ class HttpRunning:
             self._exit = lost(at=self._clock.now())
         elif end is None:
             self._exit = NoAnswer(
-                exception="Cancelled", text="left before its end", at=self._clock.now()
+                exception="Cancelled", text="left before its end", at=self._clock.now(), gone=True
             )
         else:
             record = ExitRecord(
@@ -315,6 +316,7 @@ class HttpRunning:
             at=self._clock.now(),
             stopped=self._stopped,
             truncated=is_broken,
+            gone=True,
         )
 
     async def _send(self) -> ResponseRead | NoAnswer:
@@ -322,7 +324,9 @@ class HttpRunning:
             if self._stopped:
                 self._scope.cancel()
             return await self._sent()
-        return NoAnswer(exception="Cancelled", text="stopped", at=self._clock.now(), stopped=True)
+        return NoAnswer(
+            exception="Cancelled", text="stopped", at=self._clock.now(), stopped=True, gone=True
+        )
 
     async def _sent(self) -> ResponseRead | NoAnswer:
         answer = None
@@ -354,7 +358,9 @@ class HttpRunning:
             name, text = error.name, self._carried.values.conceal(error.text)
         except TlsFiles as error:
             name, text = type(error).__name__, self._told(error)
-        return NoAnswer(exception=name, text=text, at=self._clock.now(), stopped=self._stopped)
+        return NoAnswer(
+            exception=name, text=text, at=self._clock.now(), stopped=self._stopped, gone=True
+        )
 
     async def _send_over(self, *, keeps_connections: bool) -> ResponseRead | NoAnswer | None:
         """The head of the answer; None: the server had closed the kept connection that it met."""
@@ -400,7 +406,9 @@ class HttpRunning:
                 return None
             proxy = None if request is None else route.proxy_problem(error, request)
             name, text = proxy or (type(error).__name__, self._told(error))
-            return NoAnswer(exception=name, text=text, at=self._clock.now(), stopped=self._stopped)
+            return NoAnswer(
+                exception=name, text=text, at=self._clock.now(), stopped=self._stopped, gone=True
+            )
 
     async def _next(self, body: AsyncIterator[bytes]) -> tuple[bytes | None, str]:
         """The next piece, or None at the end; and the name of what broke the body off, if so."""

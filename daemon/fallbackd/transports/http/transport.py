@@ -58,7 +58,7 @@ class HttpPassing(HttpRunning):
     ) -> None:
         super().__init__(call, carried=carried, problem=problem, line=line, directory="")
         self._response: ResponseRead | None = None
-        self._head = HttpResponse(status=0)
+        self._head = HttpResponse(status=0, gone=True)
         self._body: AsyncIterator[bytes] | None = None
         self._is_masked = True
 
@@ -124,7 +124,7 @@ class HttpPassing(HttpRunning):
     def exit(self) -> Exit:
         if self._exit is None:
             self._exit = NoAnswer(
-                exception="Cancelled", text="left before its end", at=self._clock.now()
+                exception="Cancelled", text="left before its end", at=self._clock.now(), gone=True
             )
         return self._exit
 
@@ -199,6 +199,7 @@ class HttpTransport:
                 text=f"{directory} cannot be written: {error.strerror or error}",
                 path=directory,
                 at=now,
+                gone=True,
             )
         return HttpRunning(
             call, carried=carried, problem=problem, line=self._line, directory=directory

@@ -88,7 +88,10 @@ class NewPrompt(RunningPrompt):
         server = self._lease()
         if server is None:
             self._exit = NoAnswer(
-                exception="Cancelled", text="the daemon is stopping", at=self._clock.now()
+                exception="Cancelled",
+                text="the daemon is stopping",
+                at=self._clock.now(),
+                gone=True,
             )
             return
         self._server = server
@@ -201,7 +204,9 @@ class NewPrompt(RunningPrompt):
         except OSError as error:
             text = f"it takes no record of the prompt: {error.strerror}"
             name = errno.errorcode.get(error.errno or 0, "EIO")
-            return NotStarted(error=name, text=text, path=self._directory, at=self._clock.now())
+            return NotStarted(
+                error=name, text=text, path=self._directory, at=self._clock.now(), gone=True
+            )
         self._record = record
         return None
 

@@ -327,16 +327,18 @@ class RunningPrompt:
             if grace_s or not gone:
                 server.stop("a prompt on it could not be proven stopped")
                 await server.ended()
-        if server is not None and server.is_over and server.exit is not None:
-            gone = server.exit.gone
+        if server is not None and server.is_over:
+            gone = server.is_gone
         return NoAnswer(
             exception="Cancelled", text="stopped", at=self._clock.now(), gone=gone, stopped=True
         )
 
     async def _end_tools(self, server: OpencodeServer, *, all_sessions: bool = False) -> bool:
-        if self._tools is None or server.is_over:
-            return server.exit is None or server.exit.gone
-        return await end_tools(self._tools, is_alone=self._is_alone, all_sessions=all_sessions)
+        if server.is_over:
+            return server.is_gone
+        return self._tools is None or await end_tools(
+            self._tools, is_alone=self._is_alone, all_sessions=all_sessions
+        )
 
     def _end(self, exit: Exit) -> None:
         self._exit = exit

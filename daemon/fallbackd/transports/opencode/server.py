@@ -248,6 +248,11 @@ class OpencodeServer:
         return self._ended.is_set()
 
     @property
+    def is_gone(self) -> bool:
+        """There is proof that nothing of it runs."""
+        return self.exit is not None and self.exit.gone
+
+    @property
     def is_unused(self) -> bool:
         return self._leases == 0 and not self.unclaimed
 
@@ -270,7 +275,11 @@ class OpencodeServer:
             self._on_over(self)
             if not self._is_left:
                 if self.exit is None:
-                    self.exit = NoAnswer(exception="Cancelled", text="the daemon is stopping")
+                    self.exit = NoAnswer(
+                        exception="Cancelled",
+                        text="the daemon is stopping",
+                        gone=self._running is None,
+                    )
                 for listener in self.listeners.all():
                     listener.server_over()
             with anyio.move_on_after(CALL_LIMIT_S, shield=True):

@@ -285,9 +285,8 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 def without_server(server: OpencodeServer, *, was_posted: bool, at: float) -> Exit:
     """The server did not start, or ended under the prompt."""
-    exit = server.exit
+    exit, gone = server.exit, server.is_gone
     tail = _COLOURS.sub("", server.tail.decode(errors="replace")).strip()
-    gone = exit is None or exit.gone
     if server.unsupported:
         return NotStarted(error=WRONG_VERSION, text=server.unsupported, at=at, gone=gone)
     if server.stop_reason:

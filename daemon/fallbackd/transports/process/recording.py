@@ -301,8 +301,8 @@ def exit_of(record: dict[str, Any]) -> ProcessExit | NotStarted:
     Raises:
         msgspec.ValidationError: It is no such record.
     """
-    if (refused := record.get("refused")) is not None:
-        return msgspec.convert(refused, NotStarted)
+    if isinstance(refused := record.get("refused"), dict):
+        return msgspec.convert({**refused, "gone": True}, NotStarted)
     if not record.keys() >= _OF_AN_END:
         raise msgspec.ValidationError("fields are missing")
     found = msgspec.convert(record, ProcessExit)

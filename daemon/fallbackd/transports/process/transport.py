@@ -383,6 +383,7 @@ class ProcessTransport:
                 text=os.strerror(number),
                 path=error.filename if isinstance(error.filename, str) else path,
                 at=self._now(),
+                gone=True,
             ),
             self._limits,
             self._now,

@@ -220,7 +220,7 @@ class Resident:
         """End the process and wait. Returns whether all of it is proven to have exited."""
         self.stop()
         await self._ended.wait()
-        return self.exit is None or self.exit.gone
+        return self._running is None or (self.exit is not None and self.exit.gone)
 
     async def ended(self) -> None:
         await self._ended.wait()
