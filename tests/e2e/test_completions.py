@@ -45,6 +45,8 @@ LINES = [
     ("sessions my-", ["sessions", "my-session"]),
     ("call daemon.pi", ["call", "daemon.ping"]),
     ("config rel", ["config", "reload"]),
+    ("config set defaults.wait_th", ["config", "set", "defaults.wait_threshold_s"]),
+    ("config set backends.alpha-one.mod", ["config", "set", "backends.alpha-one.model"]),
     ("config check no", ["config", "check", "notes.toml"]),
     ("completions fi", ["completions", "fish"]),
 ]

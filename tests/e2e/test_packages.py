@@ -1,10 +1,8 @@
 """The packages as people install them: pipx, uv, and a `.deb` in a clean Debian."""
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,9 +41,10 @@ def one(packages: Path, pattern: str) -> Path:
 
 
 @pytest.fixture
-def home() -> Iterator[dict[str, str]]:
-    """The environment of a user who has nothing. A long home leaves a socket no address."""
-    place = tempfile.mkdtemp(prefix="fbd-home-")
+def home(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a user who has nothing, in a home whose path is too long for a socket."""
+    place = str(tmp_path / ("home-" * 20))
+    os.mkdir(place)
     kept = ("PIP_", "UV_", "SSL_", "REQUESTS_", "HTTP", "http", "NO_PROXY", "no_proxy")
     environ = {name: value for name, value in os.environ.items() if name.startswith(kept)}
     environ |= {"HOME": place, "LANG": "C.UTF-8", "TZ": "UTC"}
@@ -53,7 +52,6 @@ def home() -> Iterator[dict[str, str]]:
     yield environ
     if os.path.exists(f"{place}/.local/bin/fallbackd"):
         subprocess.run([f"{place}/.local/bin/fb", "service", "stop"], env=environ, timeout=HANG_S)
-    shutil.rmtree(place)
 
 
 INSTALLERS = {

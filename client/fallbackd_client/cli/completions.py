@@ -6,6 +6,7 @@ daemon knows, and one script for each shell.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 
 from fallbackd_client.cli.commands import COMMANDS
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 
 BACKENDS = "backends"
 DELEGATIONS = "delegations"
+KEYS = "keys"
 METHODS = "methods"
 QUESTIONS = "questions"
 SESSIONS = "sessions"
-DYNAMIC = (BACKENDS, DELEGATIONS, METHODS, QUESTIONS, SESSIONS)
-"""Kinds of words that only a daemon knows."""
+DYNAMIC = (BACKENDS, DELEGATIONS, KEYS, METHODS, QUESTIONS, SESSIONS)
+"""Kinds of words that only the daemon, or its program, knows."""
 FILES = "files"
 DIRECTORIES = "directories"
 
@@ -34,6 +36,7 @@ _KIND_BY_METAVAR = {
     "BACKEND": BACKENDS,
     "DELEGATION": DELEGATIONS,
     "FILE": FILES,
+    "KEY": KEYS,
     "METHOD": METHODS,
     "QUESTION": QUESTIONS,
     "SESSION": SESSIONS,
@@ -179,7 +182,7 @@ def words_of(kind: str, socket: str | None) -> list[tuple[str, str]]:
     """Pairs of a word and what it is; empty where no daemon answers at once."""
     with Client(socket, timeout_s=_ANSWER_S, connect_s=0.0, reconnect_s=0.0) as client:
         try:
-            found = _ask(client, kind)
+            found = list(_keys(client)) if kind == KEYS else _ask(client, kind)
         except (ClientError, AttributeError, KeyError, TypeError):
             return []  # no daemon, or one of another version: a completion cannot report errors
     return [(word, one_line(about)) for word, about in found if _PLAIN.fullmatch(word)]
@@ -193,6 +196,42 @@ def _ask(client: Client, kind: str) -> list[tuple[str, str]]:
         return []
     method, params, field, word, say = _LISTS[kind]
     return [(one[word], say(one)) for one in client.call(method, params)[field]]
+
+
+def _keys(client: Client) -> Iterator[tuple[str, str]]:
+    """Keys of the configuration: of its schema, and of the backends, chains and roles there are."""
+    from fallbackd_client.cli.doctor.findings import Machine
+    from fallbackd_client.cli.setup.units import NoProgram, daemon_program
+
+    try:
+        ran = Machine().run(daemon_program(Machine()), "--config-schema")
+        schema = json.loads(ran.out)
+    except (NoProgram, ValueError):
+        return
+    try:
+        named = client.call("config.get", {})["config"]
+    except ClientError:
+        named = {}  # tables that have names of their own are left out
+    yield from _below(schema, schema["$defs"], "", named)
+
+
+def _below(
+    shape: dict[str, Json], tables: dict[str, dict[str, Json]], path: str, named: Json
+) -> Iterator[tuple[str, str]]:
+    is_map = False
+    for one in shape.get("anyOf") or [shape]:
+        below: dict[str, dict[str, Json]] | None = None
+        if "$ref" in one:
+            below = tables[one["$ref"].removeprefix("#/$defs/")].get("properties")
+        elif isinstance(rest := one.get("additionalProperties"), dict):
+            below = dict.fromkeys(named if isinstance(named, dict) else {}, rest)
+        if below is not None:
+            is_map = True
+            for key, inner in below.items():
+                known = named.get(key) if isinstance(named, dict) else None
+                yield from _below(inner, tables, f"{path}.{key}" if path else key, known)
+    if not is_map:
+        yield path, str(shape.get("description") or "")
 
 
 def _state(entry: dict[str, Json]) -> str:

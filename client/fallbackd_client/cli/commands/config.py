@@ -30,6 +30,7 @@ from fallbackd_client.cli.output import (
     show,
     style_of,
 )
+from fallbackd_client.cli.parsing import add_actions
 from fallbackd_client.cli.setup.changes import Asking, NotMade
 from fallbackd_client.cli.setup.starter import starter_text
 from fallbackd_client.cli.share import CONFIG, shared_text
@@ -43,52 +44,49 @@ if TYPE_CHECKING:
     from fallbackd_client.client import Client
 
 
-_WORDS = {
-    "check": (0, 1),
-    "edit": (0, 0),
-    "import": (0, 1),
-    "path": (0, 0),
-    "reload": (0, 0),
-    "set": (2, 2),
-    "show": (0, 0),
+_ACTIONS = {
+    "check": "say what is wrong, and where",
+    "edit": "open the file in an editor, for a chain, a backend or a role of your own",
+    "import": "take over what another program has",
+    "path": "say where the file is",
+    "reload": "read the file again",
+    "set": "change a value, or several at once",
+    "show": "show what is in effect, and what of it is built in",
 }
-"""How many words may follow an action."""
 _SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "action",
-        choices=list(_WORDS),
-        help="show: what is in effect; set KEY VALUE: change a value; edit: open the file, for a "
-        "chain, a backend or a role of your own; check: what is wrong, and where; path: where the "
-        "file is; reload: read it again; import: take over what another program has",
+    actions = add_actions(parser, _ACTIONS)
+    actions["check"].add_argument(
+        "file", metavar="FILE", nargs="?", help="instead of the one in effect"
     )
-    parser.add_argument(
+    import_ = actions["import"]
+    import_.add_argument(
         "file",
         metavar="FILE",
         nargs="?",
-        help="check: this file instead; import: a config.yaml of Hermes, or, without a file, "
-        "the JKZ_* variables, added to the configuration; set: the KEY, as in defaults.settle_s",
+        help="a config.yaml of Hermes; without a file the JKZ_* variables",
     )
-    parser.add_argument("value", metavar="VALUE", nargs="?", help="set: a TOML value, or text")
-    parser.add_argument(
-        "more",
-        metavar="KEY VALUE",
-        nargs="*",
-        help="set: further keys, changed together, where one needs the other",
-    )
-    parser.add_argument(
+    import_.add_argument(
         "--dry-run",
         metavar="FILE",
         nargs="?",
         const="",
-        help="import: show what would be added, change nothing",
+        help="show what would be added, change nothing",
     )  # with the FILE behind it, since a parser has given up on an absent FILE by then
+    set_ = actions["set"]
+    set_.add_argument("key", metavar="KEY", help="as in defaults.settle_s")
+    set_.add_argument("value", metavar="VALUE", help="a TOML value, or text")
+    set_.add_argument(
+        "more",
+        metavar="KEY VALUE",
+        nargs="*",
+        help="further keys, changed together, where one needs the other",
+    )
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
-    _require_words(args)
     try:
         return _run(args, client)
     except NotMade as error:
@@ -131,18 +129,6 @@ def _run(args: argparse.Namespace, client: Client) -> int:
     return exits.OK
 
 
-def _require_words(args: argparse.Namespace) -> None:
-    few, many = _WORDS[args.action]
-    given = [one for one in (args.file, args.value, *args.more) if one is not None]
-    if args.action == "set" and len(given) > many and len(given) % 2 == 0:
-        return
-    if not few <= len(given) <= many:
-        words = "KEY VALUE" if many == 2 else "no VALUE" if many else "no FILE"
-        raise UsageError(f"config {args.action} takes {words}")
-    if args.dry_run is not None and args.action != "import":
-        raise UsageError(f"config {args.action} takes no --dry-run")
-
-
 def _check(args: argparse.Namespace, client: Client) -> int:
     params = {"directory": os.getcwd()}
     if args.file is not None:
@@ -167,8 +153,10 @@ def machine_of(args: argparse.Namespace, client: Client) -> Machine:
 
 
 def _set(args: argparse.Namespace, client: Client) -> int:
+    words = [args.key, args.value, *args.more]
+    if len(words) % 2:
+        raise UsageError(f"config set: {words[-1]} has no VALUE")
     machine = machine_of(args, client)
-    words = [args.file, args.value, *args.more]
     pairs = [
         (parsed_key(key), parsed_value(value))
         for key, value in zip(words[::2], words[1::2], strict=True)

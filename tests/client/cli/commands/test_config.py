@@ -58,6 +58,12 @@ def test_only_check_takes_a_file(run_cli: RunCli) -> None:
     assert run_cli(["config", "show", "x.toml"], {}).code == 2
 
 
+def test_a_key_without_its_value_is_named(run_cli: RunCli) -> None:
+    ran = run_cli(["config", "set", "defaults.settle_s", "7", "defaults.confine"], {})
+    assert ran.code == 2
+    assert "defaults.confine has no VALUE" in ran.err
+
+
 def test_a_file_that_cannot_be_written_is_one_sentence(
     run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from fallbackd_client.cli.completions import (
     DELEGATIONS,
     DIRECTORIES,
     FILES,
+    KEYS,
     METHODS,
     SESSIONS,
     Node,
@@ -41,23 +42,26 @@ def test_values_are_of_the_kind_that_their_names_say() -> None:
     }
     places = {
         name: [one.value.kind for one in root.children[name].positionals]
-        for name in ("wait", "call", "config", "sessions")
+        for name in ("wait", "call", "sessions")
     }
     assert places == {
         "wait": [DELEGATIONS],
         "call": [METHODS, ""],
-        "config": ["", FILES, "", ""],
         "sessions": [SESSIONS],
     }
-    assert root.children["config"].positionals[0].value.words == (
-        "check",
-        "edit",
-        "import",
-        "path",
-        "reload",
-        "set",
-        "show",
-    )
+    config = {
+        name: [one.value.kind for one in node.positionals]
+        for name, node in root.children["config"].children.items()
+    }
+    assert config == {
+        "check": [FILES],
+        "edit": [],
+        "import": [FILES],
+        "path": [],
+        "reload": [],
+        "set": [KEYS, "", ""],
+        "show": [],
+    }
 
 
 def test_flags_take_no_value_and_repeated_ones_are_known() -> None:

@@ -46,6 +46,22 @@ def test_words_come_from_the_daemon_but_for_those_that_a_shell_would_quote(
         assert words_of(kind, str(path)) == expected
 
 
+def test_keys_are_those_of_the_schema_with_the_names_that_are_configured(tmp_path: Path) -> None:
+    named = {"backends": {"codex": {"env": {"A": "(set)"}}}, "chains": {"claude": [], "*": []}}
+    path = tmp_path / "control.sock"
+    with serving(path, answering({"config.get": {"config": named}})):
+        found = dict(words_of("keys", str(path)))
+    assert found["defaults.settle_s"], "it says what the key means"
+    assert {"gateway.enabled", "backends.codex.model", "chains.claude", "import"} <= set(found)
+    assert "backends.codex.env.A" in found
+    assert not {"backends", "chains", "defaults", 'chains."*"'} & set(found)
+
+
+def test_without_a_daemon_the_keys_of_every_file_are_there(tmp_path: Path) -> None:
+    found = dict(words_of("keys", str(tmp_path / "none.sock")))
+    assert {"defaults.settle_s", "gateway.port"} <= set(found)
+
+
 @pytest.mark.parametrize("answer", [Failing(-32000), {}, {"health": None}, [[]]])
 def test_answers_that_are_of_no_use_give_no_words(answer: Any, tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
