@@ -132,7 +132,7 @@ release: check ## build the packages, install them in a clean place, print what 
 	build/release/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
 	build/release/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/fallbackd-*.whl
 	$(PYTHON) -m venv build/release-client
-	build/release-client/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements/run.txt dist/fallbackd_client-*.whl
+	build/release-client/bin/python -m pip install --quiet --disable-pip-version-check dist/fallbackd_client-*.whl
 	build/release/bin/fallbackd --version
 	build/release/bin/fb --version
 	build/release-client/bin/fb --version
