@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import sys
 
+from fallbackd_client.paths import state_dir
 from fallbackd_client.settings.files import Form, regular
 from fallbackd_client.settings.jsonc import Unreadable
 
@@ -132,10 +134,44 @@ def edits(parts: list[Part], *, undo: bool) -> list[Edit]:
         except Unreadable as error:
             raise Unreadable(f"{path}: {error}") from error
         if after != (before or ""):
-            is_empty = undo and "".join((after or "").split()) in ("", "{}")
-            after = None if is_empty and not os.path.islink(part.path) else after
+            if undo and _is_bare(after or ""):
+                bare = _bare_files().get(path)
+                after = after if bare is None and os.path.islink(part.path) else bare
             found.append(Edit(path, before, after, hides=part.hides, lost=lost))
     return found
+
+
+def _is_bare(text: str) -> bool:
+    return "".join(text.split()) in ("", "{}")
+
+
+def _record() -> str:
+    """The file with the texts of files that were there and said nothing before our first entry."""
+    return os.path.join(state_dir(os.environ), "bare-settings.json")
+
+
+def _bare_files() -> dict[str, str]:
+    try:
+        found = json.loads(read(_record()) or "{}")
+    except (Unreadable, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _remember(changes: list[Edit]) -> None:
+    """Keep what an undo cannot know: whether a file without anything in it was there."""
+    known = _bare_files()
+    now = dict(known)
+    for one in changes:
+        if one.before is None:
+            now.pop(one.path, None)
+        elif _is_bare(one.before):
+            now[one.path] = one.before
+    if now != known:
+        try:
+            write(Edit(_record(), read(_record()), json.dumps(now)))
+        except (Unreadable, OSError):
+            pass  # an undo removes the file then
 
 
 def write_all(changes: list[Edit]) -> None:
@@ -147,6 +183,7 @@ def write_all(changes: list[Edit]) -> None:
         OSError: One cannot be written.
     """
     written: list[Edit] = []
+    _remember(changes)
     try:
         for one in changes:
             write(one)

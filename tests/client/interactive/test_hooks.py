@@ -24,7 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "home"
     place.mkdir()
     monkeypatch.setenv("HOME", str(place))
-    for name in ("XDG_CONFIG_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR"):
+    for name in ("XDG_CONFIG_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.argv", ["/opt/bin/fallbackd-client"])
     return place
@@ -92,6 +92,22 @@ def test_what_the_user_has_stays_and_comes_back(
     assert "nothing to change" in run_cli(["hooks", "install", "claude", "--yes"]).err
     run_cli(["hooks", "uninstall", "claude", "--yes"])
     assert path.read_text() == json.dumps(before, indent=2) + "\n"
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"a": 1}'])
+def test_two_entries_in_one_file_go_in_any_order_and_leave_what_was_there(
+    run_cli: RunCli, home: Path, text: str | None
+) -> None:
+    path = home / ".config" / "opencode" / "opencode.json"
+    path.parent.mkdir(parents=True)
+    both = [["hooks", "install", "opencode"], ["mcp", "install", "opencode"]]
+    away = [["hooks", "uninstall", "opencode"], ["mcp", "install", "--undo", "opencode"]]
+    for undo in (away, away[::-1]):
+        if text is not None:
+            path.write_text(text)
+        for words in both + undo:
+            assert run_cli([*words, "--yes"]).code == 0
+        assert (path.read_text() if path.exists() else None) == text
 
 
 def test_a_program_that_has_moved_replaces_its_own_entries(

@@ -27,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "home"
     place.mkdir()
     monkeypatch.setenv("HOME", str(place))
-    for name in ("XDG_CONFIG_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR"):
+    for name in ("XDG_CONFIG_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.argv", ["/opt/bin/fallbackd-client"])
     return place
@@ -88,6 +88,32 @@ def test_a_byte_order_mark_stays_where_it_is(run_cli: RunCli, home: Path, agent:
     assert (CLIENTS[agent].installed(text) or [""])[0] == "/opt/bin/fallbackd-client"
     assert run_cli(["mcp", "install", agent, "--undo", "--yes"]).code == 0
     assert path.read_text() == before
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("text", [None, "", "\n", "{}", "{ }\n", "one value", "no end of a line"])
+def test_whatever_was_there_is_there_again_byte_for_byte(
+    run_cli: RunCli, home: Path, agent: str, text: str | None
+) -> None:
+    is_toml = agent == "codex"
+    given = {
+        "{}": "# mine" if is_toml else "{}",
+        "{ }\n": "\n\n" if is_toml else "{ }\n",
+        "one value": "a = 1\n" if is_toml else '{"a": 1}\n',
+        "no end of a line": "[t]\na = 1" if is_toml else '{\n  "a": 1\n}',
+    }
+    text = text if text is None else given.get(text, text)
+    path = home / FILES[agent]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for _ in range(2):  # what is remembered of the first time does not count in the second
+        path.unlink(missing_ok=True)
+        if text is not None:
+            path.write_text(text)
+        assert run_cli(["mcp", "install", agent, "--yes"]).code == 0
+        assert "fallbackd" in path.read_text()
+        assert run_cli(["mcp", "install", "--undo", agent, "--yes"]).code == 0
+        assert (path.read_text() if path.exists() else None) == text
+        text = None if text == "" else text
 
 
 @pytest.mark.parametrize("agent", AGENTS)
