@@ -99,7 +99,7 @@ async def test_no_program_inherits_a_key_of_a_backend_that_is_not_its_own(tmp_pa
         .replace("MINE", made(programs, "mine", answers))
         .replace("OTHER", made(programs, "other", answers))
     )
-    async with running(tmp_path, config, env=KEYS) as daemon:
+    async with running(tmp_path, config, env={**KEYS, "PWD": "/"}) as daemon:
         await delegate(daemon, "work")  # fails: nothing listens there; goes to `other`
         await delegate(daemon, "asking")
         await delegate(daemon, "mine")

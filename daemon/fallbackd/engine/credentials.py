@@ -141,7 +141,7 @@ def kept_back(settings: Settings, world: World) -> tuple[str, ...]:
         and is_name_of_secret(name)
         and name not in used
         and name not in world.inheritable
-        and name != "CREDENTIALS_DIRECTORY"
+        and name not in ("CREDENTIALS_DIRECTORY", "PWD", "OLDPWD")
     )
 
 
