@@ -25,6 +25,7 @@ from fallbackd.engine.admission import Directory
 from fallbackd.engine.attempts import equipped, runs_commands, texts_of
 from fallbackd.engine.confinement import with_own_roots
 from fallbackd.engine.credentials import credential_of, environ_of
+from fallbackd.engine.requests import Draining
 from fallbackd.engine.workspaces import Reader, of_kind
 
 if TYPE_CHECKING:
@@ -49,7 +50,13 @@ async def prepare(
 
     Returns:
         The candidate, and whether a program of it is there for the prompt, or on its way.
+
+    Raises:
+        Draining: Nothing is started.
     """
+    if engine.is_draining:
+        raise Draining
+    engine.require_room()
     found = await callers.resolve(engine, asked)
     if found.backend is None or not directory.path:
         return found, False
@@ -111,6 +118,8 @@ async def _keep_standby(engine: "Engine", one: Delegation) -> None:
     try:
         directory = Directory(one.cwd, one.cwd_ids)
         await prepare(engine, asked, directory, one.permissions, reader=Reader.of(one))
+    except Draining:
+        pass
     except Exception:
         log.exception("standby.broke", delegation=one.delegation)
 
