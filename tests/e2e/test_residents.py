@@ -1,10 +1,12 @@
 """Real agents that stay after their prompt and take the next one of the session."""
 
+import http.client
 import json
 import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +17,13 @@ from tests.e2e.scenes import Scene, scene
 from tests.e2e.test_remembering import FIRST, SECOND
 from tests.e2e.test_resumption import said
 from tests.e2e.test_stopping import a_moment
+from tests.support.gateway import free_port
 from tests.support.provider_frames import TEXT
 from tests.support.served import until
 from tests.support.survival.points import RESIDENT
 
 from fallbackd.lib.failpoints import OPTION, VARIABLE
+from fallbackd_client.errors import RpcError
 
 WORDS = {"claude": ("--input-format", "stream-json"), "codex": ("app-server",)}
 """Of the command line of one that stays."""
@@ -242,3 +246,47 @@ async def test_a_prompt_whose_daemon_dies_at_any_step_before_it_is_sent_is_asked
             assert (done["state"], done["text"]) == ("succeeded", TEXT), s.daemon.log()
             assert len(done["attempts"]) == 1
             assert len(s.provider.calls(kind, kind="main")) == 1, point
+
+
+@every_kind
+async def test_a_later_turn_may_call_the_gateway_and_nothing_else_of_it_may(
+    tmp_path: Path, kind: str
+) -> None:
+    port = free_port()
+    async with scene(tmp_path, residents=2) as s:
+        with s.daemon.config_path.open("a") as file:
+            file.write(f"[gateway]\nenabled = true\nport = {port}\n")
+        await s.daemon.restart()
+        found = tmp_path / "status"
+        asks = tmp_path / "asks.py"
+        asks.write_text(
+            "import http.client, os\n"
+            f"line = http.client.HTTPConnection('127.0.0.1', {port})\n"
+            "token = os.environ.get('FALLBACKD_GATEWAY_TOKEN', '')\n"
+            "line.request('GET', '/v1/models', headers={'Authorization': f'Bearer {token}'})\n"
+            f"open({str(found)!r}, 'a').write(f'{{line.getresponse().status}} {{token}}\\n')\n"
+        )
+        for number in range(2):
+            command = f"{sys.executable} {asks} {number}"
+            s.provider.behave(kind, "tool", "ok", command=command, each_turn=True)
+            done = await s.delegate(kind, session="talk", permissions="full")
+            assert done["state"] == "succeeded", s.daemon.log()
+        assert len(matching(stays(s, kind))) == 1
+        first, second = (line.split() for line in found.read_text().splitlines())
+        assert first == second
+        assert first[0] == "200"
+        with closing(http.client.HTTPConnection("127.0.0.1", port)) as line:
+            line.request("GET", "/v1/models", headers={"Authorization": f"Bearer {first[1]}"})
+            assert line.getresponse().status == 401, "it is of no use to another process"
+
+
+async def test_nothing_is_made_ready_by_a_daemon_that_drains(tmp_path: Path) -> None:
+    async with scene(tmp_path, residents=2) as s:
+        await s.daemon.client.call("daemon.drain")
+        with pytest.raises(RpcError) as refused:
+            await s.daemon.client.call("prepare", {"backend": "claude", "cwd": str(s.home.work)})
+        assert refused.value.kind == "draining"
+        assert (await s.daemon.client.call("status"))["residents"] == []
+        await s.daemon.client.call("daemon.undrain")
+        asked = {"backend": "claude", "cwd": str(s.home.work)}
+        assert (await s.daemon.client.call("prepare", asked))["ready"]

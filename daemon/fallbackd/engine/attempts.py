@@ -33,7 +33,7 @@ from fallbackd.core.events import AttemptEnded, AttemptStarted
 from fallbackd.core.failures import Failure, make_failure
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.policy import Entry
-from fallbackd.core.protocol import Call, CommandLine, HttpRequest, ServedPrompt, Work
+from fallbackd.core.protocol import Call, CommandLine, HttpRequest, Residency, ServedPrompt, Work
 from fallbackd.core.reasons import Reason
 from fallbackd.core.records import Delegation
 from fallbackd.core.routing.candidates import shell_of
@@ -390,13 +390,9 @@ def _call(
         asked=asked,
         delegation=delegation.delegation,
     )
-    call = equipped(
+    return equipped(
         call, work, host.settings, world, order.backend, cwd_ids=delegation.cwd_ids, inside=inside
     )
-    if isinstance(call, ServedPrompt):
-        env = {**call.server.env, **_for_gateway(world, "")}
-        call = structs.replace(call, server=structs.replace(call.server, env=env))
-    return call
 
 
 def equipped(
@@ -412,6 +408,7 @@ def equipped(
     """The call with its credential, its variables and its confinement."""
     call = carrying(call, work.credential, settings.options_of(id))
     call = keeping(call, given_variables(settings, world, id))
+    call = _with_gateway(call, world)
     return confined(
         call,
         confinement_of(settings, world, id, work, inside=inside),
@@ -427,6 +424,18 @@ def marks(world: World, prepared: Prepared, order: StartAttempt) -> dict[str, st
         "FALLBACKD_ATTEMPT": order.attempt,
         **_for_gateway(world, order.attempt),
     }
+
+
+def _with_gateway(call: Call, world: World) -> Call:
+    """The call with the gateway's token for a program that serves one attempt after another."""
+    match call:
+        case ServedPrompt(server=server):
+            env = {**server.env, **_for_gateway(world, "")}
+            return structs.replace(call, server=structs.replace(server, env=env))
+        case CommandLine(residency=Residency(may_stay=True)):
+            return structs.replace(call, env={**call.env, **_for_gateway(world, "")})
+        case _:
+            return call
 
 
 def _for_gateway(world: World, attempt: str) -> dict[str, str]:
