@@ -18,7 +18,7 @@ ASK = r"""
 import json, os, socket, sys, time
 with socket.socket(socket.AF_UNIX) as peer:
     peer.connect(os.environ["XDG_RUNTIME_DIR"] + "/fallbackd/control.sock")
-    lines = peer.makefile()
+    lines, names = peer.makefile(), {}
     for number, (method, params) in enumerate(json.load(open(os.environ["HOME"] + "/asked"))):
         if method == "until":
             place = os.environ["HOME"] + "/" + params["file"]
@@ -27,8 +27,13 @@ with socket.socket(socket.AF_UNIX) as peer:
                 time.sleep(0.02)
             continue
         call = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        peer.sendall(json.dumps(call).encode() + b"\n")
-        print(lines.readline(), end="")
+        text = json.dumps(call)
+        for earlier, name in names.items():
+            text = text.replace(f"#{earlier}", name)
+        peer.sendall(text.encode() + b"\n")
+        answer = lines.readline()
+        names[number] = json.loads(answer).get("result", {}).get("delegation", "")
+        print(answer, end="")
 """
 SCRIPT = f"cat >/dev/null\nXDG_RUNTIME_DIR=@RUN@ {sys.executable} - <<'END'\n{ASK}\nEND"
 
@@ -281,6 +286,25 @@ async def test_a_session_that_a_person_continues_is_not_the_agents_any_more(
             assert answer.get("error", {}).get("code") == -32001, (method, answer)
 
 
+async def test_an_agent_lets_work_wait_but_starts_none_whatever_is_known_of_its_backends(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, config(tmp_path)) as daemon:
+        out = {"action": "mark", "target": "helper", "reason": "usage_limit", "ttl_s": 3600}
+        await daemon.client.call("health", out)
+        work = {"backend": "helper", "prompt": "x", "cwd": str(daemon.work_dir)}
+        waiting, moved, started = await asked(
+            daemon,
+            ("delegate", {**work, "when_available": True, "failover": False, "priority": 100}),
+            ("delegation.standby", {"delegation": "#0", "wait_for_s": 60, "priority": 100}),
+            ("delegation.standby", {"delegation": "#0", "starts": True}),
+        )
+        assert waiting["result"]["state"] == "waiting"
+        assert moved["result"]["standby"].get("priority", 0) == 0
+        assert started["error"]["data"]["kind"] == "not_permitted"
+        assert "only a person starts work whatever is known" in started["error"]["message"]
+
+
 async def test_a_report_from_inside_moves_its_session_and_no_health(tmp_path: Path) -> None:
     keyed = """
 [backends.keyed]
@@ -360,7 +384,8 @@ async def test_what_is_said_of_candidates_from_inside_names_no_account_and_no_pa
 async def test_an_agent_sees_that_backends_are_there_but_no_path_account_or_work_of_others(
     tmp_path: Path,
 ) -> None:
-    async with running(tmp_path, config(tmp_path)) as daemon:
+    env = {"OTHER_API_KEY": "x"}
+    async with running(tmp_path, config(tmp_path), env=env) as daemon:
         work = {"prompt": "x", "backend": "helper", "cwd": str(daemon.work_dir), "wait": "finished"}
         await daemon.client.call("delegate", {**work, "session": "theirs"})
         note = {"note": "secret words", "ttl_s": 60}
@@ -389,6 +414,8 @@ async def test_an_agent_sees_that_backends_are_there_but_no_path_account_or_work
         ]
         answers = await asked(daemon, *calls)
         status = answers[0]["result"]
+        assert (await daemon.client.call("status"))["daemon"]["kept_back"] == ["OTHER_API_KEY"]
+        assert not status["daemon"].get("kept_back")
         assert status["health"]["helper"]["state"] == "broken"
         (own,) = (await daemon.client.call("delegation.list", {"backend": "agent"}))["delegations"]
         assert answers[5]["result"]["attempt"] == f"{own['delegation']}.1"

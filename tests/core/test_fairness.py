@@ -3,6 +3,7 @@
 import pytest
 from tests.core.test_decide_admit import policy_of, rejected
 from tests.support.playbook import Playbook, delegate, starts, succeeded
+from tests.support.playbook import started as begun
 
 from fallbackd.core.decision import StartAttempt
 from fallbackd.core.work.plan import NESTED_PLACES, turns
@@ -77,4 +78,16 @@ def test_one_client_leaves_room_for_others(client: str | None) -> None:
     play.when(delegate("d2", backend="a", client=client))
     assert rejected(play) == "limit"
     play.when(delegate("d3", backend="a", client="another"))
+    assert rejected(play) is None
+
+
+def test_the_work_inside_of_one_delegation_counts_as_that_of_one_client() -> None:
+    play = Playbook(policy_of("a", max_unfinished=9, max_unfinished_of_client=2))
+    play.when(delegate("d0", backend="a", cwd="/0", client="one"), begun("d0.1"))
+    play.when(delegate("d1", backend="a", cwd="/1", client="its own", parent="d0"), begun("d1.1"))
+    play.when(delegate("d2", backend="a", cwd="/2", client="another", parent="d1"))
+    assert {play.delegation(name).client for name in ("d1", "d2")} == {"d0"}
+    play.when(delegate("d3", backend="a", cwd="/3", client="a third", parent="d0"))
+    assert rejected(play) == "limit"
+    play.when(delegate("d4", backend="a", cwd="/4", client="one"))
     assert rejected(play) is None

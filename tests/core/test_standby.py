@@ -429,6 +429,13 @@ def test_work_from_inside_an_attempt_goes_before_none_that_its_parent_would_not(
     assert play.delegation("d2").standby.priority == 0  # type: ignore[union-attr]
 
 
+def test_work_that_is_repeated_goes_before_none_that_it_could_not_at_first() -> None:
+    play = out_until(Playbook(ALONE), 5 * HOUR_S)
+    again = delegate("d2", backend="a", inside=(DelegationId("d1"),), standby=waits(priority=100))
+    play.when(again, StandbyAsked(delegation=DelegationId("d2"), priority=50))
+    assert play.delegation("d2").standby.priority == 0  # type: ignore[union-attr]
+
+
 # --- what cannot be ----------------------------------------------------------------------------
 
 

@@ -335,6 +335,12 @@ async def delegation_keep(
 async def delegation_standby(
     engine: "Engine", params: DelegationStandbyParams, caller: Caller
 ) -> Delegation:
+    if params.starts and not caller.authority.is_person:
+        raise ApiError(
+            "not_permitted",
+            "starts: only a person starts work whatever is known of its backends; you are asking"
+            f" from {caller.authority.place}",
+        )
     terms = msgspec.structs.asdict(params)
     changed = await standby.change(engine, terms.pop("delegation"), **terms)
     return await _shown(engine, changed, caller)

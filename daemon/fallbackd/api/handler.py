@@ -93,7 +93,7 @@ _OF_PERSONS: dict[type[Struct], tuple[str, ...]] = {
     HealthEntry: ("detail", "note", "seen_by", "scopes", "credentials", "limits"),
     DaemonStatus: (
         *("config_path", "config_errors", "config_warnings", "state_dir", "store", "troubles"),
-        "path",
+        *("path", "kept_back"),
     ),
     StatusResult: ("programs", "toolchains", "readiness", "share"),
 }

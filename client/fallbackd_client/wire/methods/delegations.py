@@ -395,7 +395,10 @@ class DelegationStandbyParams(Struct, frozen=True, kw_only=True, omit_defaults=T
     delegation: Name
     """One that waits until a backend is available."""
     starts: bool = False
-    """Start it now, whatever is known of its backends; one that is paused stays paused."""
+    """
+    Start it now, whatever is known of its backends; one that is paused stays paused. Refused from
+    inside an attempt.
+    """
     wait_for_s: StandbyS | None = None
     """It is refused after this time from now."""
     wait_until_at: CalendarInstant | None = None
@@ -413,7 +416,7 @@ DELEGATION_STANDBY: Method[DelegationStandbyParams, Delegation] = Method(
     read_only=False,
     who="own",
     promises="record",
-    errors=("unknown", "draining"),
+    errors=("unknown", "draining", "not_permitted"),
     summary="Start work that waits until a backend is available, or change its terms.",
     example=(
         {"delegation": "d4f0c2a91b7e", "priority": 10},

@@ -125,8 +125,18 @@ def _not_at_all(
         _without_place(case, event, candidates)
         or _not_inside(case, event, parent)
         or _not_its_session(case, event)
-        or _too_much(case, event)
+        or _too_much(case, _client(event, parent))
     )
+
+
+def _client(event: DelegateRequested, parent: Delegation | None) -> str | None:
+    """
+    Return the client with which the work counts. A process inside an attempt can look like any
+    number of clients: all that is asked for inside of one delegation counts as that of one.
+    """
+    if parent is None:
+        return event.client
+    return parent.above[-1] if parent.above else parent.delegation
 
 
 def _asked_from(attempt: AttemptId | None, parent: DelegationId) -> str:
@@ -170,7 +180,7 @@ def _opened(
         turn = _within(turn, parent)
     elif event.inside:
         turn = structs.replace(turn, allow_metered=event.allow_metered)
-    asked = within(event.standby, parent)
+    asked = within(event.standby, parent, is_inside=bool(event.inside))
     deadline_at = _deadline(case, event, parent)
     if asked is not None:
         outer_at = None if parent is None else parent.deadline_at
@@ -183,6 +193,7 @@ def _opened(
     tmux_window, why_none = _window(case, event)
     requested = candidates[0].backend
     terms = {name: getattr(event, name) for name in Terms.__struct_fields__}
+    terms["client"] = _client(event, parent)
     return Delegation(
         **terms,
         delegation=event.delegation,
@@ -355,7 +366,7 @@ def _too_large(
     )
 
 
-def _too_much(case: Case, event: DelegateRequested) -> Decision | None:
+def _too_much(case: Case, client: str | None) -> Decision | None:
     """Refuse work that could not start for a long time, instead of holding it."""
     defaults, active = case.policy.defaults, case.snapshot.active
     unfinished = len(active)
@@ -371,7 +382,7 @@ def _too_much(case: Case, event: DelegateRequested) -> Decision | None:
         )
     if unfinished < defaults.max_unfinished_of_client:
         return None
-    of_client = sum(1 for one in active.values() if one.client == event.client)
+    of_client = sum(1 for one in active.values() if one.client == client)
     if of_client < defaults.max_unfinished_of_client:
         return None
     return _reject(

@@ -132,11 +132,16 @@ def _rejected(event: StandbyAsked, message: str) -> Decision:
     return Decision(rejection=Rejection(kind="standby", message=message, data=data))
 
 
-def within(asked: Standby | None, parent: Delegation | None) -> Standby | None:
-    """The terms of work from inside an attempt: it goes before none that its parent would not."""
-    if asked is None or parent is None:
+def within(asked: Standby | None, parent: Delegation | None, *, is_inside: bool) -> Standby | None:
+    """
+    The terms of work from inside an attempt: it goes before none that its parent would not.
+
+    Args:
+        is_inside: Without a parent too: the work repeats what was asked for inside an attempt.
+    """
+    if asked is None or not (parent or is_inside):
         return asked
-    most = 0 if parent.standby is None else parent.standby.priority
+    most = 0 if parent is None or parent.standby is None else parent.standby.priority
     return structs.replace(asked, priority=min(asked.priority, most), most_priority=most)
 
 
