@@ -141,3 +141,20 @@ async def test_a_broken_file_of_a_project_leaves_the_chain_of_the_user_in_force(
         is_protected, problem = await announced(daemon, tmp_path / "broken")
         assert is_protected
         assert "is not valid JSON" in problem
+
+
+async def test_a_plugin_of_version_2_is_no_door_to_a_server_and_its_service_is_watched_by_address(
+    tmp_path: Path,
+) -> None:
+    with anyio.fail_after(HANG_S):
+        async with (
+            running(tmp_path, CONFIG) as daemon,
+            await anyio.connect_unix(daemon.socket) as stream,
+        ):
+            peer = Peer(stream)
+            asked = {"url": "http://127.0.0.1:9", "directory": DIRECTORY, "plugin": True}
+            await peer.ask(1, "opencode.announce", version="2.1.4", **asked)
+            found = (await peer.line())["result"]
+            assert (found["via"], found["url"]) == ("url", "http://127.0.0.1:9")
+            said = await daemon.client.call("opencode.status")
+            assert [(one["url"], one["up"]) for one in said["servers"]] == [(found["url"], False)]

@@ -160,6 +160,7 @@ SECOND = """
 import plugin from "%(source)s/second.ts"
 
 const hooks: any = {}
+const messages: any[] = []
 const commands: any[] = []
 const context: any = {
   options: { budgetMs: 100000 },
@@ -169,8 +170,12 @@ const context: any = {
     get: async () => ({ model: { providerID: "a", id: "m/x" }, agent: "build" }),
     switchModel: async ({ model }: any) => console.log(`model ${model.providerID} ${model.id}`),
     synthetic: async ({ text }: any) => console.log(text),
+    context: async () => ({ data: messages }),
+    interrupt: async () => undefined,
     hook: async (name: string, callback: any) => void (hooks[name] = callback),
   },
+  tool: { hook: async (name: string, callback: any) => void (hooks[name] = callback) },
+  event: { subscribe: async function* () {} },
   command: { transform: async (change: any) => change({ add: (one: any) => commands.push(one) }) },
 }
 """
@@ -186,6 +191,23 @@ writeFileSync(`${state}/opencode/service.json`, JSON.stringify(service))
 await plugin.setup(context)
 await hooks.prompt({ sessionID: "ses_1" })
 await commands[0].execute({ sessionID: "ses_1" })
+"""
+FAILED = """
+const headers = new Headers({ "Retry-After": "60", "set-cookie": "secret", "x-key": "secret" })
+await hooks["http.response"]({ sessionID: "ses_1", response: { status: 200, headers } })
+await hooks["http.response"]({ sessionID: "ses_1", response: { status: 429, headers } })
+const model = { providerID: "a", id: "m/x" }
+const retried = { sessionID: "ses_1", model, decision: { retry: true } }
+await hooks["retry"](retried)
+console.log(`retry ${retried.decision.retry}`)
+"""
+ANSWERED = """
+const metadata = { sessionID: "ses_c" }
+const moved = { tool: "subagent", sessionID: "ses_1", metadata, error: { message: "no" } }
+const waited = hooks["execute.after"](moved)
+messages.push({ type: "assistant", finish: "stop", content: [{ type: "text", text: "found it" }] })
+await waited
+console.log(moved.error.message.replace("\\n", " "))
 """
 
 
@@ -214,8 +236,72 @@ def test_the_entry_for_opencode_2_announces_the_service_moves_a_message_and_show
     assert resolved["server"] == known["url"]
 
 
+def test_the_entry_for_opencode_2_hands_on_limits_stops_retries_and_waits_for_moved_subagents(
+    tmp_path: Path,
+) -> None:
+    answers: dict[str, Any] = {
+        "opencode.announce": {"url": "http://127.0.0.1:49374", "known": False},
+        "opencode.resolve": {"model": "b/m", "redirected": True},
+        "opencode.status": {"text": "all is well"},
+        "opencode.event": {"heard": True},
+    }
+    events = []
+    body = REGISTERED + FAILED + ANSWERED
+    with scene(tmp_path, body, head=SECOND) as s, s.accept() as connection:
+        lines = connection.makefile("rb")
+        asked = ""
+        while not (events and asked == "opencode.resolve"):
+            call = json.loads(next(lines))
+            asked = call["method"]
+            if asked == "opencode.event":
+                events.append(call["params"]["event"]["properties"])
+                child = {"session": "ses_c", "state": "moving"}
+                told = {"call": 1, "path": "/fallbackd/child", "body": child}
+                send(connection, {"method": "opencode.call", "params": told})
+            if "id" in call:
+                send(connection, {"id": call["id"], "result": answers[asked]})
+        said = [s.says() for _ in range(5)]
+        lines.close()
+    assert [(one["status"], one["headers"]) for one in events] == [(429, {"retry-after": "60"})]
+    assert "retry false" in said
+    assert "found it" in said[-1]
+
+
+TOAST = """
+import plugin from "%(source)s/toast.ts"
+
+process.env["FALLBACKD_SOCKET"] = process.argv[2]
+const toast = { show: (one: any) => console.log(`${one.variant}: ${one.message}`) }
+const router = { current: () => ({ type: "session", sessionID: "ses_1" }) }
+plugin.setup({ ui: { toast, router } })
+setInterval(() => undefined, 1000)
+"""
+
+
+def test_the_interface_of_opencode_2_shows_the_notices_of_its_session_alone(
+    tmp_path: Path,
+) -> None:
+    with scene(tmp_path, "", head=TOAST) as s, s.accept() as connection:
+        with connection.makefile("rb") as lines:
+            while (call := json.loads(next(lines)))["method"] != "events.subscribe":
+                send(connection, {"id": call["id"], "result": {}})
+        assert call["params"] == {"kinds": ["session.notice"]}
+        send(connection, {"id": call["id"], "result": {"subscription": "e1", "seq": 1}})
+        for session, text in (("ses_2", "another"), ("ses_1", "switched")):
+            notice = {"kind": "session.notice", "notice": "fallback"}
+            send(
+                connection,
+                {"method": "event", "params": {**notice, "session": session, "text": text}},
+            )
+        assert s.says() == "warning: switched"
+
+
 def test_neither_entry_of_the_plugin_loads_what_is_for_the_other_one() -> None:
     first, second = ((SOURCE / name).read_text() for name in ("index.ts", "second.ts"))
     assert "second" not in first
-    assert "@opencode" not in second
-    assert "index.ts" not in second
+    assert "toast" not in first.lower().replace("showtoast", "")
+    for entry in (second, (SOURCE / "toast.ts").read_text()):
+        assert "@opencode" not in entry
+        assert "index.ts" not in entry
+    for shared in ("children.ts", "rpc.ts"):
+        assert "@opencode" not in (SOURCE / shared).read_text()

@@ -100,3 +100,36 @@ async def test_what_is_not_in_a_table_is_neither_read_nor_asked_for() -> None:
         assert all(isinstance(one, dict) for one in await second.heard(failed))
     with pytest.raises(KeyError):
         await second.ask("nothing")
+
+
+PLUGIN = Path(__file__).parents[2] / "contrib" / "opencode-plugin"
+OURS = {"redirected", "protected", "problem", "known", "call", "path", "body", "isBusy", "answer"}
+"""Fields of the daemon's answers, and of what the files of the plugin tell each other."""
+OURS |= {"kind", "session", "notice", "text", "budgetMs"}
+
+
+def rows_of(file: str) -> dict[str, set[str]]:
+    """What the table of the plugin says that one of its files uses."""
+    rows = re.findall(r"^\| `([^|]+)` \| ([^|]+) \| ([\w.]+) \|$", README, re.MULTILINE)
+    return {name: set(re.findall(r"`(\w+)`", fields)) for name, fields, at in rows if at == file}
+
+
+README = (PLUGIN / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("file", "name"), [("second.ts", "ctx"), ("toast.ts", "context")])
+def test_the_plugin_uses_of_version_2_what_its_table_has_and_no_more(file: str, name: str) -> None:
+    code = re.sub(r"//.*|/\*\*.*?\*/", "", (PLUGIN / "src" / file).read_text())
+    calls = re.findall(rf'\b{name}((?:\??\.\w+)+)\((?:"([^"]+)")?', code)
+    used = {
+        f"{name}{path.replace('?', '')}" + (f'("{hook}")' if hook else "") for path, hook in calls
+    }
+    rows = rows_of(file)
+    assert used
+    assert used == set(rows) - {"ctx", "service.json"}
+    fields = {one for row in rows.values() for one in row}
+    declared = re.findall(r"^(?:export )?type \w+ =(?: \{.*\}.*$|(?s:.*?)^\})", code, re.MULTILINE)
+    read = {one for kind in declared for one in re.findall(r"(\w+)\??:(?=[ ])", kind)}
+    outer = {"session", "command", "tool", "event", "ui", "toast", "router", "input", "options"}
+    outer |= {"commands", "callback", "change", "one", "at"}
+    assert read - OURS - outer <= fields, read - OURS - outer - fields

@@ -13,6 +13,7 @@ UNITS = "systemd"
 CONFIG = os.path.join("config", "config.toml")
 OPENCODE_PLUGIN = os.path.join("opencode-plugin", "src", "index.ts")
 OPENCODE_2_PLUGIN = os.path.join("opencode-plugin", "src", "second.ts")
+OPENCODE_2_TOAST = os.path.join("opencode-plugin", "src", "toast.ts")
 VOICE_MODULE = os.path.join("hermes-voice", "delegation_agent.py")
 
 

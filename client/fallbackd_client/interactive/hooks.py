@@ -35,7 +35,7 @@ _OUR_HOOK = ["report", "--claude-hook"]
 _LABEL = "fallbackd hooks"
 _PLUGINS = ("plugin", "plugins")
 """Keys of the settings of opencode: of version 1, and of version 2."""
-OUR_PLUGIN = re.compile(r"fallbackd|opencode-plugin/src/(?:index|second)\.ts")
+OUR_PLUGIN = re.compile(r"fallbackd|opencode-plugin/src/(?:index|second|toast)\.ts")
 """How an entry of opencode's settings is recognised that is meant to be ours."""
 
 

@@ -10,21 +10,35 @@ type Part = { type: string; tool?: string; sessionID: string; messageID: string;
 type Message = { info: { sessionID?: string }; parts: Part[] }
 type Outcome = { output: string } | { error: string }
 type Get = (path: string) => Promise<any>
+/** A subagent now. Without `answer` its last message is not a whole one. */
+export type Look = { isBusy: boolean; answer?: string | undefined }
 
-export class Children {
+/** Waits for the next model of subagents that the daemon moves. */
+export class Moved {
   private readonly told = new Map<string, Told>()
-  private readonly done = new Map<string, Outcome>()
   private readonly stopped = new Set<string>() // parents, by the user
+  private readonly waiting = new Set<string>()
 
   constructor(
-    private readonly get: Get,
-    private readonly send: (method: string, path: string, body?: unknown) => Promise<any>,
+    private readonly look: (child: string) => Promise<Look>,
+    private readonly stop: (child: string) => Promise<unknown>,
   ) {}
 
   /** By the daemon, before it stops a subagent. */
   tell(told: Told): void {
     this.told.set(told.session, told)
-    this.done.delete(told.session)
+  }
+
+  has(child: string): boolean {
+    return this.told.has(child)
+  }
+
+  get names(): string[] {
+    return [...this.told.keys()]
+  }
+
+  forget(child: string): void {
+    this.told.delete(child)
   }
 
   /** A parent is idle: nobody waits for its subagents any more. */
@@ -32,25 +46,7 @@ export class Children {
     if (this.waiting.has(session)) this.stopped.add(session)
   }
 
-  private readonly waiting = new Set<string>()
-
-  async replace(messages: Message[]): Promise<void> {
-    if (this.told.size === 0) return
-    const parts = messages.flatMap((one) => one.parts)
-    await Promise.all(
-      parts.map(async (part) => {
-        const child = part.state?.metadata?.sessionId
-        if (part.tool !== "task" || part.state?.status !== "error" || !this.told.has(child)) return
-        const outcome = this.done.get(child) ?? (await this.outcome(child, part.sessionID))
-        this.done.set(child, outcome)
-        apply(part, child, outcome)
-        const path = `/session/${part.sessionID}/message/${part.messageID}/part/${part.id}`
-        await this.send("PATCH", path, part).catch(() => undefined)
-      }),
-    )
-  }
-
-  private async outcome(child: string, parent: string): Promise<Outcome> {
+  async outcome(child: string, parent: string): Promise<Outcome> {
     this.waiting.add(parent)
     this.stopped.delete(parent)
     try {
@@ -58,14 +54,13 @@ export class Children {
         const told = this.told.get(child)
         if (told?.state === "failed") return { error: `Subagent failed: ${told.text ?? ""}` }
         if (this.stopped.has(parent)) {
-          await this.send("POST", `/session/${child}/abort`).catch(() => undefined)
+          await this.stop(child).catch(() => undefined)
           return { error: "Tool execution aborted" }
         }
-        const states = await this.get("/session/status").catch(() => ({}))
-        if (states?.[child]) restedMs = 0
+        const now = await this.look(child).catch((): Look => ({ isBusy: false }))
+        if (now.isBusy) restedMs = 0
         else {
-          const answer = await this.answer(child)
-          if (answer !== undefined) return { output: answer }
+          if (now.answer !== undefined) return { output: now.answer }
           restedMs += LOOK_MS
         }
         await new Promise((resolve) => setTimeout(resolve, LOOK_MS))
@@ -75,15 +70,54 @@ export class Children {
       this.waiting.delete(parent)
     }
   }
+}
 
-  /** Undefined: its last message is not a whole answer. */
-  private async answer(child: string): Promise<string | undefined> {
-    const messages = await this.get(`/session/${child}/message`).catch(() => [])
-    const last = messages?.at?.(-1)
-    const isWhole = last?.info?.role === "assistant" && last.info.finish && !last.info.error
-    if (!isWhole || ["tool-calls", "unknown"].includes(last.info.finish)) return
-    return last.parts.findLast((one: { type: string }) => one.type === "text")?.text ?? ""
+/** Puts the outcome of subagents into what opencode 1 sends to the models of their parents. */
+export class Children extends Moved {
+  private readonly done = new Map<string, Outcome>()
+
+  constructor(
+    get: Get,
+    private readonly send: (method: string, path: string, body?: unknown) => Promise<any>,
+  ) {
+    super(
+      async (child) => {
+        const states = await get("/session/status").catch(() => ({}))
+        return states?.[child] ? { isBusy: true } : { isBusy: false, answer: await answerOf(get, child) }
+      },
+      (child) => send("POST", `/session/${child}/abort`),
+    )
   }
+
+  override tell(told: Told): void {
+    super.tell(told)
+    this.done.delete(told.session)
+  }
+
+  async replace(messages: Message[]): Promise<void> {
+    if (this.names.length === 0) return
+    const parts = messages.flatMap((one) => one.parts)
+    await Promise.all(
+      parts.map(async (part) => {
+        const child = part.state?.metadata?.sessionId
+        if (part.tool !== "task" || part.state?.status !== "error" || !this.has(child)) return
+        const outcome = this.done.get(child) ?? (await this.outcome(child, part.sessionID))
+        this.done.set(child, outcome)
+        apply(part, child, outcome)
+        const path = `/session/${part.sessionID}/message/${part.messageID}/part/${part.id}`
+        await this.send("PATCH", path, part).catch(() => undefined)
+      }),
+    )
+  }
+}
+
+/** Undefined: its last message is not a whole answer. */
+async function answerOf(get: Get, child: string): Promise<string | undefined> {
+  const messages = await get(`/session/${child}/message`).catch(() => [])
+  const last = messages?.at?.(-1)
+  const isWhole = last?.info?.role === "assistant" && last.info.finish && !last.info.error
+  if (!isWhole || ["tool-calls", "unknown"].includes(last.info.finish)) return
+  return last.parts.findLast((one: { type: string }) => one.type === "text")?.text ?? ""
 }
 
 function apply(part: Part, child: string, outcome: Outcome): void {

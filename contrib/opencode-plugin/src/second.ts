@@ -1,10 +1,12 @@
 // The plugin for opencode 2: tells the daemon where the service listens and with which password,
-// asks it to which model a message goes, and shows its state. It imports nothing of either SDK.
+// asks it to which model a message goes, hands on what a provider's answer says of limits, and
+// waits for subagents that the daemon moves. It imports nothing of either SDK.
 // Written from opencode's documentation and unverified against the program itself.
 
 import { readFileSync } from "node:fs"
 import { homedir } from "node:os"
 import { join } from "node:path"
+import { Moved, type Look } from "./children.ts"
 import { Daemon, Refused, socketPath, within } from "./rpc.ts"
 
 const REDIRECT_LIMIT_MS = 400
@@ -14,11 +16,37 @@ const LOOK_EVERY_MS = 5000
 const PING_LIMIT_MS = 15_000
 const COMMAND = "fallback-status"
 
-type Model = { providerID: string; id: string; variant?: string }
-type Session = { model?: Model; agent?: string; location?: { directory?: string } }
+type Model = { providerID: string; id: string }
+type Session = {
+  model?: Model
+  agent?: string
+  parentID?: string
+  location?: { directory?: string }
+}
 type Resolved = { model: string; redirected: boolean }
 type Announced = { url: string; protected?: boolean; problem?: string | null }
 type Prompt = { readonly sessionID: string }
+type Retry = { readonly sessionID: string; readonly model?: Model; decision: { retry: boolean } }
+type Response = {
+  readonly sessionID: string
+  readonly response: { status: number; headers: Iterable<[string, string]> }
+}
+type ToolEnd = {
+  readonly tool: string
+  readonly sessionID: string
+  readonly metadata?: { sessionID?: string }
+  error?: { message: string }
+}
+type Message = {
+  type: string
+  finish?: string
+  error?: unknown
+  content?: { type: string; text?: string }[]
+}
+type Event = { type: string; data?: { sessionID?: string } }
+type Call = { call: number; path: string; body?: unknown }
+/** Headers of a provider's answer that say when a limit ends; no other one is handed on. */
+const LIMITS = /^(?:retry-after(?:-ms)?|x-should-retry|(?:x-|anthropic-)?ratelimit[\w-]*|x-codex-[\w-]*)$/i
 type Command = { readonly sessionID: string }
 type Commands = {
   add(command: { name: string; description: string; execute(input: Command): Promise<void> }): void
@@ -33,8 +61,14 @@ export type Context = {
     get(input: { sessionID: string }): Promise<Session>
     switchModel(input: { sessionID: string; model: Model }): Promise<unknown>
     synthetic(input: { sessionID: string; text: string; resume?: boolean }): Promise<unknown>
+    context(input: { sessionID: string }): Promise<{ data?: Message[] } | Message[]>
+    interrupt(input: { sessionID: string }): Promise<unknown>
     hook(name: "prompt", callback: (event: Prompt) => Promise<void>): Promise<unknown>
+    hook(name: "retry", callback: (event: Retry) => Promise<void>): Promise<unknown>
+    hook(name: "http.response", callback: (event: Response) => Promise<void>): Promise<unknown>
   }
+  tool: { hook(name: "execute.after", callback: (event: ToolEnd) => Promise<void>): Promise<unknown> }
+  event: { subscribe(options: { signal: AbortSignal }): AsyncIterable<Event> }
   command: { transform(change: (commands: Commands) => void): Promise<unknown> }
 }
 
@@ -61,10 +95,22 @@ async function setup(ctx: Context): Promise<() => void> {
   const told = new Set<string>()
   let announced = "" // the address and the password that the daemon has
   let isAnnouncing = false
-  const daemon = new Daemon(socketPath(), () => {
-    announced = ""
-    void announce()
-  })
+  const daemon = new Daemon(
+    socketPath(),
+    () => {
+      announced = ""
+      void announce()
+    },
+    (method, params) => {
+      if (method !== "opencode.call") return
+      const { call, path, body } = params as Call
+      const isKnown = path === "/fallbackd/child"
+      if (isKnown) moved.tell(body as Parameters<Moved["tell"]>[0])
+      daemon.tell("opencode.answer", { call, status: isKnown ? 200 : 404, text: "true", more: false })
+    },
+  )
+  const moved = new Moved(look, (sessionID) => ctx.session.interrupt({ sessionID }))
+  const budgetMs = ctx.options?.budgetMs ?? REDIRECT_LIMIT_MS
 
   function tell(message: string): void {
     if (told.has(message)) return
@@ -82,8 +128,13 @@ async function setup(ctx: Context): Promise<() => void> {
     if (isAnnouncing || now === announced) return
     isAnnouncing = true
     try {
-      const version = ctx.app?.version ? { version: ctx.app.version } : {}
-      const said = daemon.call<Announced>("opencode.announce", { ...service, directory, ...version })
+      const version = { version: ctx.app?.version ?? "2.0.0" } // it has loaded this entry
+      const said = daemon.call<Announced>("opencode.announce", {
+        ...service,
+        directory,
+        plugin: true,
+        ...version,
+      })
       const heard = said.then(
         (found) => {
           announced = now
@@ -112,27 +163,96 @@ async function setup(ctx: Context): Promise<() => void> {
   }, LOOK_EVERY_MS)
   timer.unref?.()
 
-  await ctx.session.hook("prompt", async (event) => {
-    const moved = redirected(event.sessionID).catch(() => undefined)
-    await within(moved, ctx.options?.budgetMs ?? REDIRECT_LIMIT_MS)
-  })
-
-  async function redirected(sessionID: string): Promise<void> {
+  /** Where the daemon sends a model's work now; undefined: it stays. */
+  async function next(sessionID: string, model?: Model): Promise<Model | undefined> {
     const service = serviceOf()
     const session = await ctx.session.get({ sessionID })
-    if (!service || !session.model) return
+    const asked = model ?? session.model
+    if (!service || !asked) return
     const found = await daemon.call<Resolved>("opencode.resolve", {
       session: sessionID,
-      model: `${session.model.providerID}/${session.model.id}`,
+      model: `${asked.providerID}/${asked.id}`,
       directory: session.location?.directory ?? directory,
       server: service.url,
       ...(session.agent ? { agent: session.agent } : {}),
     })
     const slash = found.model.indexOf("/")
     if (!found.redirected || slash < 1) return
-    const model = { providerID: found.model.slice(0, slash), id: found.model.slice(slash + 1) }
-    await ctx.session.switchModel({ sessionID, model })
+    return { providerID: found.model.slice(0, slash), id: found.model.slice(slash + 1) }
   }
+
+  await ctx.session.hook("prompt", async ({ sessionID }) => {
+    const model = await within(next(sessionID), budgetMs)
+    if (model) await ctx.session.switchModel({ sessionID, model })
+  })
+
+  // Hooks that a version does not have are left out: the rest works without them.
+  const optional = async (hook: () => Promise<unknown>) => {
+    try {
+      await hook()
+    } catch (error) {
+      tell(`a hook is not there: ${String(error)}`)
+    }
+  }
+
+  await optional(() =>
+    ctx.session.hook("http.response", async ({ sessionID, response }) => {
+      if (response.status < 400) return
+      const headers = Object.fromEntries([...response.headers].filter(([name]) => LIMITS.test(name)))
+      const properties = { sessionID, status: response.status, headers }
+      const event = { type: "fallbackd.response", properties }
+      // Answered before opencode goes on, so that the daemon has it when it hears of the failure.
+      await within(daemon.call("opencode.event", { event, directory }), budgetMs)
+    }),
+  )
+
+  // A model that the daemon knows to be out is not tried again: the turn moves at once.
+  await optional(() =>
+    ctx.session.hook("retry", async (event) => {
+      if (!event.decision.retry) return
+      if (await within(next(event.sessionID, event.model), budgetMs)) event.decision = { retry: false }
+    }),
+  )
+
+  await optional(() =>
+    ctx.tool.hook("execute.after", async (event) => {
+      if (event.tool !== "subagent" || !event.error) return
+      const child = event.metadata?.sessionID ?? (await childOf(event.sessionID))
+      if (!child || !moved.has(child)) return
+      const outcome = await moved.outcome(child, event.sessionID)
+      moved.forget(child)
+      event.error.message =
+        "error" in outcome
+          ? outcome.error
+          : `The subagent's first model failed, and another one has done the task. Its result:\n${outcome.output}`
+    }),
+  )
+
+  /** The one subagent of a parent that was moved. */
+  async function childOf(parent: string): Promise<string | undefined> {
+    const known = await Promise.all(
+      moved.names.map(async (sessionID) => {
+        const session = await ctx.session.get({ sessionID }).catch(() => undefined)
+        return session?.parentID === parent ? sessionID : undefined
+      }),
+    )
+    const found = known.filter((one) => one !== undefined)
+    return found.length === 1 ? found[0] : undefined
+  }
+
+  async function look(sessionID: string): Promise<Look> {
+    const found = await ctx.session.context({ sessionID })
+    const last = (Array.isArray(found) ? found : (found.data ?? [])).findLast((one) => one.type === "assistant")
+    if (!last) return { isBusy: false }
+    if (last.finish !== "stop" || last.error) return { isBusy: !last.finish && !last.error }
+    return { isBusy: false, answer: last.content?.findLast((one) => one.type === "text")?.text ?? "" }
+  }
+
+  const ending = new AbortController()
+  void (async () => {
+    for await (const event of ctx.event.subscribe({ signal: ending.signal }))
+      if (event.type === "session.execution.interrupted") moved.idle(event.data?.sessionID ?? "")
+  })().catch(() => undefined)
 
   await ctx.command.transform((commands) =>
     commands.add({
@@ -150,6 +270,7 @@ async function setup(ctx: Context): Promise<() => void> {
   )
   void announce()
   return () => {
+    ending.abort()
     clearInterval(timer)
     daemon.close()
   }

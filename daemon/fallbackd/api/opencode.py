@@ -46,6 +46,7 @@ from fallbackd_client.wire.methods.opencode import (
     RescueLine,
     ServerLine,
 )
+from fallbackd_conversations.opencode_versions import line_of
 from fallbackd_conversations.redact import excerpt
 
 if TYPE_CHECKING:
@@ -195,7 +196,9 @@ async def opencode_announce(
     try:
         if not caller.authority.is_person:
             raise NotWatched
-        if params.plugin and not _is_at(caller, params.url):
+        is_at = params.plugin and _is_at(caller, params.url)
+        # A plugin of version 2 makes no calls for us.
+        if params.plugin and not is_at and line_of(params.version) != 2:
             is_known = link_of(caller) is not None
             url = _attach(front, caller, directory=directory)
             via: Literal["url", "plugin"] = "plugin"
@@ -204,7 +207,7 @@ async def opencode_announce(
                 params.url, password=params.password, directory=directory
             )
             url, via = params.url.rstrip("/"), "url"
-            if params.plugin:
+            if is_at:
                 _enter(front, caller, url)
     except NotWatched as error:
         raise ApiError(

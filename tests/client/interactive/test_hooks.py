@@ -206,10 +206,31 @@ def test_opencode_2_loads_its_own_entry_and_its_settings_come_back(
     assert named[0] == "other"
     assert named[1].endswith("/src/second.ts")
     assert Path(named[1].removeprefix("file://")).is_file()
+    screen = path.parent / "cli.json"
+    (toast,) = json.loads(screen.read_text())["plugins"]
+    assert toast.endswith("/src/toast.ts")
+    assert Path(toast.removeprefix("file://")).is_file()
     assert "opencode: installed" in run_cli(["hooks", "status"]).out
     assert run_cli(["hooks", "install", "opencode", "--yes"]).out == ""
     assert run_cli(["hooks", "uninstall", "opencode", "--yes"]).code == 0
     assert path.read_text() == before
+    assert not screen.exists() or json.loads(screen.read_text() or "{}") == {}
+
+
+def test_the_settings_of_the_interface_of_opencode_2_come_back_too(
+    run_cli: RunCli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(home / "bin", "opencode", "echo opencode v2.1.4")
+    monkeypatch.setenv("PATH", f"{home}/bin:/usr/bin:/bin")
+    screen = home / ".config/opencode/cli.json"
+    screen.parent.mkdir(parents=True)
+    before = '{ // mine\n  "theme": "x", "plugins": ["other"] }'
+    screen.write_text(before)
+    assert run_cli(["hooks", "install", "opencode", "--yes"]).code == 0
+    assert len(hooks.jsonc.load(screen.read_text())["plugins"]) == 2
+    program(home / "bin", "opencode", "echo 1.18.33")  # it is another version by now
+    assert run_cli(["hooks", "uninstall", "opencode", "--yes"]).code == 0
+    assert screen.read_text() == before
 
 
 def test_a_plugin_elsewhere_is_replaced_and_keeps_its_options(run_cli: RunCli, home: Path) -> None:

@@ -6,12 +6,16 @@ from typing import Any
 
 import anyio
 import msgspec
+import pytest
 from tests.fronts.opencode.test_front import URL, front
 from tests.support.opencode import DIRECTORY, OpencodeDouble
 from tests.support.running_engine import until
+from tests.support.wires import each_wire
 
 from fallbackd.fronts.opencode.front import LOST, OpencodeFront, PluginLink
 from fallbackd.stores.memory import MemoryStore
+
+__all__ = ["each_wire"]
 
 NAME = f"plugin:77:{DIRECTORY}"
 
@@ -152,3 +156,34 @@ async def test_a_subagent_of_a_server_with_an_address_is_moved_where_its_plugin_
         assert server.calls[0][1] == "/session/ses_child/abort"
         f.detach(URL, 1)
         assert f.states()[0].is_up
+
+
+def refusal(session: str, **headers: str) -> dict[str, Any]:
+    properties = {"sessionID": session, "status": 429, "headers": headers}
+    return {"type": "fallbackd.response", "properties": properties}
+
+
+@pytest.mark.usefixtures("each_wire")
+async def test_a_reset_that_stands_in_headers_alone_is_handed_on_by_the_plugin_for_one_failure(
+    tmp_path: Path,
+) -> None:
+    async with front(tmp_path) as (f, servers, engine):
+        await f.announce(URL, password=None)
+        assert f.enter(URL, 1, lambda _: None)
+        await until(lambda: f.states() and f.states()[0].is_up)
+        plugin = f.attached(1)
+        assert plugin is not None
+        plugin.hear(refusal("ses_1", **{"Retry-After": "7200"}), directory=DIRECTORY)
+        plugin.hear({"type": "fallbackd.response", "properties": {"headers": 7}}, directory="")
+        server = servers[URL]
+        server.begins("ses_1", "msg_1f9b96055001aaaaaaaaaaaaaa", "a/m")
+        server.fails("ses_1", 429, "Too many requests")
+        await until(lambda: server.prompts)
+        server.fails("ses_1", 429, "Too many requests")
+        await until(lambda: "backend:b/m" in engine.snapshot().health)
+        health = engine.snapshot().health
+        first, second = (health[f"backend:{name}"].outage for name in ("a/m", "b/m"))  # type: ignore[index]
+        assert first is not None
+        assert second is not None
+        assert (first.until_at or 0) - f.watched.now == pytest.approx(7200, abs=5)
+        assert (second.until_at or 0) - f.watched.now < 3700

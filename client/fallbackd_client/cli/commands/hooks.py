@@ -9,7 +9,7 @@ from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import Style, UsageError, one_line, show
 from fallbackd_client.cli.parsing import add_actions
 from fallbackd_client.cli.setup.changes import add_change_arguments, change
-from fallbackd_client.cli.share import OPENCODE_2_PLUGIN, OPENCODE_PLUGIN, shared
+from fallbackd_client.cli.share import OPENCODE_2_PLUGIN, OPENCODE_2_TOAST, OPENCODE_PLUGIN, shared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,32 +43,37 @@ def run(args: argparse.Namespace, client: Client) -> int:
         show(args, {name: _state(name, args, client) for name in names}, status_view)
         return exits.OK
     undo = args.action == "uninstall"
-    part = _part(args, client, with_line=not undo and not args.no_statusline)
+    parts = _parts(args, client, with_line=not undo and not args.no_statusline)
     shown = f"fallbackd-client hooks install {args.agent} --print"
-    return change(args, args.agent, [part], undo=undo, shown_by=shown)
+    return change(args, args.agent, parts, undo=undo, shown_by=shown)
 
 
-def _part(args: argparse.Namespace, client: Client, *, with_line: bool) -> Part:
+def _parts(args: argparse.Namespace, client: Client, *, with_line: bool) -> list[Part]:
     from fallbackd_client.interactive import hooks
     from fallbackd_client.settings.editing import own_command
 
     path = _place(args.agent, args, client)
     if args.agent == "codex":
-        return hooks.codex_part(path)
+        return [hooks.codex_part(path)]
     if args.agent == "opencode":
         from fallbackd_client.interactive.carrying import version_of_opencode
         from fallbackd_conversations.opencode_versions import line_of
 
         line = 2 if line_of(version_of_opencode(os.environ)) == 2 else 1
         plugin = shared(OPENCODE_2_PLUGIN if line == 2 else OPENCODE_PLUGIN)
-        if plugin is None:
+        toast, screen = shared(OPENCODE_2_TOAST), os.path.join(os.path.dirname(path), "cli.json")
+        if plugin is None or toast is None:
             raise UsageError("the opencode plugin is not part of this installation")
-        return hooks.opencode_part(path, plugin, line=line)
-    return hooks.claude_part(
+        parts = [hooks.opencode_part(path, plugin, line=line)]
+        if line == 2 or os.path.exists(screen):  # the interface of version 2 has its own settings
+            parts.append(hooks.opencode_part(screen, toast, line=2))
+        return parts if line == 2 or args.action == "uninstall" else parts[:1]
+    part = hooks.claude_part(
         path,
         own_command(args.socket, "report", "--claude-hook"),
         own_command(args.socket, "statusline") if with_line else None,
     )
+    return [part]
 
 
 def _place(agent: str, args: argparse.Namespace, client: Client) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -10,6 +11,7 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
+from msgspec import structs
 
 from fallbackd.api.host import BadServer, NotWatched, ServerState, is_usable
 from fallbackd.core.decision import Journaled
@@ -119,6 +121,13 @@ async def write_down(link: Link, directory: str, notice: Notice) -> None:
 # in pieces, as a line is shorter than what a long session holds.
 
 MAX_WAITING_EVENTS = 10_000
+RESPONSE = "fallbackd.response"
+"""An event of our plugin: what the headers of a provider's answer say of limits."""
+RESPONSE_S = 60.0
+"""Age at which such an answer is no longer that of the failure that is told."""
+MAX_RESPONSES = 200
+MAX_HEADERS = 40
+MAX_HEADER_CHARS = 500
 MAX_ANSWER_CHARS = 256 * 1024 * 1024
 LOST = "the connection to its plugin was lost"
 
@@ -145,6 +154,7 @@ class PluginLink:
         self._last = 0
         self._is_open = True
         self._events: MemoryObjectSendStream[Heard] | None = None
+        self._responses: dict[str, tuple[float, dict[str, str]]] = {}
 
     async def aclose(self) -> None:
         self.close()
@@ -203,6 +213,9 @@ class PluginLink:
         waiting.is_over.set()
 
     def hear(self, event: Mapping[str, Any], *, directory: str) -> None:
+        if event.get("type") == RESPONSE:
+            self._note_response(foreign_json.fields(event.get("properties")))
+            return
         if self._events is None:
             return
         try:
@@ -211,6 +224,21 @@ class PluginLink:
             self._end_events()  # what is missed then is looked up
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._events = None
+
+    def _note_response(self, said: Mapping[str, Any]) -> None:
+        headers = {
+            name.lower(): value
+            for name, value in list(foreign_json.fields(said.get("headers")).items())[:MAX_HEADERS]
+            if isinstance(value, str) and len(name) + len(value) <= MAX_HEADER_CHARS
+        }
+        self._responses[foreign_json.text(said.get("sessionID"))] = anyio.current_time(), headers
+        while len(self._responses) > MAX_RESPONSES:
+            self._responses.pop(next(iter(self._responses)))
+
+    def response_of(self, session: str) -> Mapping[str, str]:
+        """Take the headers of a session's last refusal, which are of one failure alone."""
+        at, headers = self._responses.pop(session, (0.0, {}))
+        return headers if anyio.current_time() - at < RESPONSE_S else {}
 
     async def events(self) -> AsyncGenerator[Heard, None]:
         if not self._is_open:
@@ -270,8 +298,27 @@ class LinkWithPlugins:
             found = called if called.is_good or not found.is_good else found
         return found
 
-    def events(self) -> AsyncGenerator[Heard, None]:
-        return self._link.events()
+    async def events(self) -> AsyncGenerator[Heard, None]:
+        async with aclosing(self._link.events()) as events:
+            async for heard in events:
+                yield structs.replace(heard, event=self._with_headers(heard.event))
+
+    def _with_headers(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Put the headers of the provider's answer to a failure that says no headers."""
+        said = foreign_json.fields(event.get("properties"))
+        status = foreign_json.fields(said.get("status"))
+        is_error = event.get("type") == "session.error"
+        error = foreign_json.fields((said if is_error else status).get("error"))
+        if not error:
+            return event
+        session = foreign_json.text(said.get("sessionID"))
+        found = [one.response_of(session) for one in self._plugins()]
+        headers = {name: value for one in found for name, value in one.items()}
+        data = foreign_json.fields(error.get("data"))
+        known = foreign_json.fields(data.get("responseHeaders"))
+        error = {**error, "data": {**data, "responseHeaders": {**headers, **known}}}
+        more = {"error": error} if is_error else {"status": {**status, "error": error}}
+        return {**event, "properties": {**said, **more}} if headers else event
 
     async def aclose(self) -> None:
         await self._link.aclose()
