@@ -124,7 +124,7 @@ MAX_WAITING_EVENTS = 10_000
 RESPONSE = "fallbackd.response"
 """An event of our plugin: what the headers of a provider's answer say of limits."""
 RESPONSE_S = 60.0
-"""Age at which such an answer is no longer that of the failure that is told."""
+"""Age at which such an answer is no longer that of the failure that an event names."""
 MAX_RESPONSES = 200
 MAX_HEADERS = 40
 MAX_HEADER_CHARS = 500
