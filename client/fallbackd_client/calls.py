@@ -44,6 +44,7 @@ READ_ONLY = frozenset(
         "session.list",
         "share.status",
         "signatures.list",
+        "stats",
         "status",
         "suggest",
         "usage",

@@ -25,6 +25,7 @@ NAMES = (
     "mcp",
     "share",
     "records",
+    "stats",
     "classify_speed",
     "classify_figures",
     "gateway_faults",

@@ -25,10 +25,12 @@ from fallbackd.core.decision import (
     DropSession,
     PutDelegation,
     PutHealth,
+    PutHour,
     PutMeter,
     PutSession,
 )
-from fallbackd.core.ids import DelegationId, SessionId
+from fallbackd.core.history import HourUse
+from fallbackd.core.ids import BackendId, DelegationId, SessionId
 from fallbackd.core.records import Keys, Snapshot
 from fallbackd.ports.store import Selection, Store
 from fallbackd.stores import open_store
@@ -94,6 +96,28 @@ class StoreContract:
             meters={meter.backend: meter},
             session_count=1,
         )
+
+    async def test_hours_of_use_are_read_from_one_on_and_dropped_when_they_are_old(
+        self, tmp_path: Path
+    ) -> None:
+        codex = BackendId("codex")
+        hours = [HourUse(backend=codex, hour=number, calls=1) for number in range(9, 13)]
+        async with self.opened(tmp_path) as store:
+            again = HourUse(backend=codex, hour=12, calls=3)
+            for one in (*hours, again):
+                await store.transact(NONE, deciding(PutHour(one)), outlives="nothing")
+            assert await store.hours(list, since_hour=11) == [hours[2], again]
+            await store.flush()
+            assert await store.hours(list, since_hour=0) == [*hours[:3], again]
+            await store.prune(
+                delegations_before_at=0,
+                journal_before_at=0,
+                max_journal=1000,
+                max_sessions=10,
+                sessions_before_at=0,
+                hours_before_at=11 * 3600.0,
+            )
+            assert await store.hours(list, since_hour=0) == [hours[2], again]
 
     async def test_a_delegation_is_shown_with_its_session(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:

@@ -36,6 +36,7 @@ from fallbackd.core.events import (
 )
 from fallbackd.core.failures import Confidence, Failure, make_failure
 from fallbackd.core.health import Health, Outage, View, view
+from fallbackd.core.history import HourUse
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import REASONS, Backend, Defaults, Entry, Policy, Role, max_wait_s
 from fallbackd.core.protocol import Observation, Usage
@@ -56,6 +57,7 @@ class Memory:
     def __init__(self) -> None:
         self.mirror = Mirror()
         self.stories: list[PutStory] = []
+        self.hours: list[HourUse] = []
 
     def snapshot(self, event: Event) -> Snapshot:
         return Draft(self.mirror).snapshot(keys_of(event, self.mirror.peek()))
@@ -65,6 +67,7 @@ class Memory:
         notes = draft.add(decision.changes)
         self.mirror.apply(draft)
         self.stories.extend(draft.stories)
+        self.hours.extend(draft.hours)
         return [one.note for one in notes]
 
 

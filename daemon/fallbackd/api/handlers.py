@@ -10,6 +10,7 @@ from fallbackd.api import (
     health,
     opencode,
     signatures,
+    stats,
     usage,
 )
 from fallbackd.api.handler import Handler
@@ -22,5 +23,6 @@ HANDLERS: tuple[Handler[Any, Any], ...] = (  # each of its own types, so `Any` f
     *health.HANDLERS,
     *opencode.HANDLERS,
     *signatures.HANDLERS,
+    *stats.HANDLERS,
     *usage.HANDLERS,
 )

@@ -88,6 +88,8 @@ def _of_backends(
     if since_at is not None:
         periods["since"] = meter.day_of(since_at)
     for one in meters:
+        if one == Meter(backend=one.backend, hour=one.hour):
+            continue  # it was passed over, and never called
         backend = find_backend(policy, one.backend)
         cost = None if backend is None else backend.cost
         yield _of_hour(one, backend, begin_at)

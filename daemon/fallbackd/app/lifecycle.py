@@ -35,6 +35,7 @@ from fallbackd.app.voice import VoiceExport, VoiceImport
 from fallbackd.app.wiring import Built, build, clock_facts, open_records
 from fallbackd.config.files import watch
 from fallbackd.core.authority import Authority
+from fallbackd.core.events import Ticked
 from fallbackd.core.ids import DelegationId
 from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings
@@ -418,6 +419,7 @@ class Daemon:
     async def _serve(self, built: Built, store: Store, clock: SystemClock) -> None:
         engine = self._engine = built.engine
         self._built = built
+        ran_until_at = await wiring.ran_until_at(store)
         configuration = self._configuration
         assert configuration is not None
         imports = self._imports = VoiceImport(engine, built.home)
@@ -452,6 +454,7 @@ class Daemon:
                 tasks.start_soon(built.interactive.run)
                 tasks.start_soon(self._watch_config, configuration)
                 watchdog = Watchdog(self._notifier, store, every_s=self._watchdog_interval_s())
+                await engine.handle(Ticked(ran_until_at=ran_until_at))
                 tasks.start_soon(self._tick, engine, watchdog)
                 tasks.start_soon(say_alive, store, clock)
                 tasks.start_soon(keep_socket, self._endpoint, server)

@@ -124,6 +124,12 @@ def last_instant(facts: Mapping[str, str]) -> Instant | None:
     return Instant(at=at, elapsed_s=at - offset_s, boot_id=facts.get("boot_id", ""))
 
 
+async def ran_until_at(store: Store) -> float | None:
+    """The last moment of which it is known that the daemon before this one ran."""
+    found = Instant.decode(await store.get_meta(INSTANT_KEY))
+    return None if found is None else found.at
+
+
 async def say_alive(store: Store, clock: SystemClock) -> None:
     """Remember until when there was a daemon: after a long stop old beliefs are tried anew."""
     for key, value in clock_facts(clock):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
-from fallbackd.core import health
+from fallbackd.core import health, history
 from fallbackd.core.decision import (
     Change,
     Decision,
@@ -21,6 +21,7 @@ from fallbackd.core.decision import (
     PutDelegation,
     PutFact,
     PutHealth,
+    PutHour,
     PutMeter,
     PutSession,
     PutStory,
@@ -51,7 +52,7 @@ from fallbackd.core.records import (
 from fallbackd.core.routing.candidates import Choice
 from fallbackd.core.routing.looking import Request
 from fallbackd.core.routing.resolve import Resolved, resolve
-from fallbackd.core.scopes import backend_of, failed_scope, scopes_of
+from fallbackd.core.scopes import backend_of, failed_scope, find_backend, own_health, scopes_of
 
 # A case for readers that change nothing: `plan`, and what decides on its behalf.
 
@@ -468,7 +469,10 @@ class Case:
             self.health[scope] = record
             if record != self.snapshot.health.get(scope):
                 health.append(PutHealth(record))
-        records = (*health, *map(PutMeter, self.meters.changed()), *self._records())
+        self._count_request()
+        self._count_states()
+        over, used = map(PutHour, self.meters.over), map(PutMeter, self.meters.changed())
+        records = (*health, *over, *used, *self._records())
         effects = (*self.effects, Export()) if health else tuple(self.effects)
         stories = told(self._stories, records, effects)
         return Decision(
@@ -477,6 +481,42 @@ class Case:
             rejection=rejection,
             answer=answer,
         )
+
+    def _count_request(self) -> None:
+        """A delegation that has ended counts for the backend that answered, or was asked last."""
+        one: Delegation | None = getattr(self, "delegation", None)
+        seen = self.snapshot.delegation
+        if one is None or not one.is_ended or (seen is not None and seen.is_ended):
+            return
+        is_answered = one.state == "succeeded"
+        moved = any(each.trigger in ("reactive", "preemptive") for each in one.hops)
+        share = history.Share(
+            role=one.role or "",
+            project=one.cwd,
+            requests=1,
+            answered=int(is_answered),
+            rescued=int(is_answered and moved and one.served_by != one.requested),
+            usage=one.usage,
+        )
+        self.meters.count_share(one.served_by or one.active, share)
+
+    def _count_states(self) -> None:
+        """Keep the states that backends with an hour of their own came into."""
+        names = tuple(self.meters) if self._touched else tuple(self.meters.changed_names)
+        for name in names:
+            used, backend = self.meters[name], find_backend(self.policy, name)
+            if used.hour is None or backend is None:
+                continue
+            seen, record = own_health(backend, self.health, now=self.now)
+            out = record.outage if record is not None and seen.state != "healthy" else None
+            after = history.moved(
+                self.meters.hour(name),
+                seen.state,
+                None if out is None else out.reason.value,
+                at=self.now,
+            )
+            if after is not self.meters[name].hour:
+                self.meters.put_hour(after)
 
     def _records(self) -> Iterator[Change]:
         """The session and the delegation, where they differ from those of the snapshot."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from fallbackd.core.health import Health
+from fallbackd.core.history import HourUse
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, SessionId
 from fallbackd.core.records import Delegation, Meter, Session, Verdict
 
@@ -121,6 +122,11 @@ class PutMeter(Struct, frozen=True, tag="put_meter"):
     meter: Meter
 
 
+class PutHour(Struct, frozen=True, tag="put_hour"):
+    hour: HourUse
+    """One that is over."""
+
+
 class PutFact(Struct, frozen=True, tag="put_fact"):
     """A word of the daemon to a later run of itself; no decision reads it."""
 
@@ -157,7 +163,17 @@ class PutStory(Struct, frozen=True, kw_only=True, tag="put_story"):
     """Effects that it set going, a few words each."""
 
 
-Change = PutHealth | PutDelegation | PutSession | DropSession | PutMeter | PutFact | Note | PutStory
+Change = (
+    PutHealth
+    | PutDelegation
+    | PutSession
+    | DropSession
+    | PutMeter
+    | PutHour
+    | PutFact
+    | Note
+    | PutStory
+)
 
 
 RejectionKind = Literal[

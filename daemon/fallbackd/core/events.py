@@ -409,6 +409,8 @@ class Ticked(Struct, frozen=True, kw_only=True, tag="ticked"):
     """Sessions that the store found to be past their time, or too many."""
     fallen_sessions: tuple[Session, ...] = ()
     """Sessions that are away from their original and have nothing running."""
+    ran_until_at: float | None = None
+    """Time until which the daemon before this one ran; None: this is not the first look."""
 
 
 class ClockStepped(Struct, frozen=True, kw_only=True, tag="clock_stepped"):

@@ -70,6 +70,14 @@ class Figure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 Figures = tuple[Figure, ...]
 
 
+def window_words(one: Figure) -> str:
+    """`5h`, `7d opus`: the window of a figure, in a few words that stay the same."""
+    words = one.unit if one.window_s is None else f"{one.window_s / 3600.0:g}h"
+    if one.window_s is not None and one.window_s % 86_400.0 == 0:
+        words = f"{one.window_s / 86_400.0:g}d"
+    return " ".join(each for each in (words, one.model, one.credential) if each)
+
+
 def is_believable(one: Figure, *, now: float) -> bool:
     """Return whether a provider can have meant a figure: headers lie, and clocks differ."""
     window_s, resets_at = one.window_s, one.resets_at

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import structs
 
+from fallbackd.core import history
 from fallbackd.core.figures import Figure, Figures, shifted
+from fallbackd.core.history import HourUse, Share
 from fallbackd.core.ids import BackendId
 from fallbackd.core.policy import Backend, Policy
 from fallbackd.core.protocol import Usage
@@ -247,13 +249,52 @@ class Meters(dict[BackendId, Meter]):
         super().__init__(known)
         self._now = now
         self._changed: dict[BackendId, None] = {}
+        self.over: list[HourUse] = []
+        """Hours that were found to be over."""
 
     def put(self, used: Meter) -> None:
         self[used.backend] = used
         self._changed[used.backend] = None
 
+    @property
+    def changed_names(self) -> tuple[BackendId, ...]:
+        return tuple(self._changed)
+
     def changed(self) -> Iterator[Meter]:
         return (self[backend] for backend in self._changed)
+
+    def hour(self, backend: BackendId) -> HourUse:
+        """The running hour of a backend. What is counted under a clock set back counts in it."""
+        before = None if (used := self.get(backend)) is None else used.hour
+        if before is not None and before.hour >= history.hour_of(self._now):
+            return before
+        if before is not None:
+            self.over.append(before)
+        one = history.begun(backend, before, now=self._now)
+        self.put_hour(one)
+        return one
+
+    def put_hour(self, one: HourUse) -> None:
+        self.put(structs.replace(self.get(one.backend) or Meter(backend=one.backend), hour=one))
+
+    def close_hours(self) -> None:
+        for backend in [name for name, used in self.items() if used.hour is not None]:
+            self.hour(backend)
+
+    def count_stop(self, at: float) -> None:
+        """No daemon ran since `at`: what is known begins anew."""
+        for used in list(self.values()):
+            if used.hour is not None:
+                began_at = used.hour.moves[-1].at + history.INSTANT_S
+                stop = history.moved(used.hour, history.STOPPED, None, at=max(at, began_at))
+                self.put_hour(stop)
+
+    def count_hop(self, backend: BackendId, to: BackendId, reason: str) -> None:
+        if backend != to:
+            self.put_hour(history.hopped(self.hour(backend), to, reason))
+
+    def count_share(self, backend: BackendId, share: Share) -> None:
+        self.put_hour(history.shared(self.hour(backend), share))
 
     def count_start(self, backend: BackendId, *, is_first: bool) -> None:
         """A call is made now. Those beyond the first share the budget of the host for retries."""
@@ -269,16 +310,27 @@ class Meters(dict[BackendId, Meter]):
             return
         after = used(self.get(backend), backend, usage, now=self._now)
         self.put(structs.replace(after, days=added(after.days, now=self._now, usage=usage)))
+        one = self.hour(backend)
+        self.put_hour(structs.replace(one, usage=one.usage + usage))
 
     def count_answer(self, backend: BackendId) -> None:
         """The provider has answered just now."""
         used = self.get(backend) or Meter(backend=backend)
         self.put(structs.replace(used, answered_at=self._now))
 
-    def count_end(self, backend: BackendId, state: str) -> None:
+    def count_end(
+        self,
+        backend: BackendId,
+        state: str,
+        *,
+        reason: str | None = None,
+        started_at: float | None = None,
+    ) -> None:
         after = ended(self.get(backend), backend, state, now=self._now)
         days = added(after.days, now=self._now, state=state)
         self.put(structs.replace(after, days=days))
+        took_s = None if started_at is None else self._now - started_at
+        self.put_hour(history.called(self.hour(backend), state, reason, took_s))
 
     def count_time(self, backend: BackendId, *, actual_s: float, estimate_s: float) -> None:
         base = self.get(backend) or Meter(backend=backend)

@@ -21,6 +21,7 @@ from msgspec import Struct, field, structs
 from fallbackd.core.failures import Confidence, Failure
 from fallbackd.core.figures import Figures
 from fallbackd.core.health import Health, Outage
+from fallbackd.core.history import HourUse
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.policy import Entry, OnOutage, ReplayWord
 from fallbackd.core.protocol import Usage
@@ -810,6 +811,8 @@ class Meter(Struct, frozen=True, kw_only=True):
     """Oldest first, of the last 31 days (UTC) that saw any use."""
     figures: Figures = ()
     """What was last said of its windows, at most one of each."""
+    hour: HourUse | None = None
+    """The one that is running, or the last one in which it was used."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

@@ -21,8 +21,9 @@ from fallbackd.core.events import (
     SharedSeen,
     Ticked,
 )
-from fallbackd.core.figures import is_low, joined, newly_near
+from fallbackd.core.figures import is_low, joined, newly_near, window_words
 from fallbackd.core.health import EARLY_TRIAL_S, Health, Pause, is_leased, shift, shift_outage, view
+from fallbackd.core.history import planned
 from fallbackd.core.ids import BackendId, ScopeId
 from fallbackd.core.policy import REASONS, Backend
 from fallbackd.core.reasons import Reason
@@ -268,6 +269,9 @@ def config_reloaded(case: Case, event: ConfigReloaded) -> None:
 def ticked(case: Case, event: Ticked) -> None:
     """Persist and announce what time has done. No choice waits for this."""
     moved = False
+    if event.ran_until_at is not None:
+        case.meters.count_stop(event.ran_until_at)
+    case.meters.close_hours()
     for record in list(case.health.values()):
         if view(record, now=case.now).state == record.announced:
             continue
@@ -381,6 +385,9 @@ def quota_seen(case: Case, event: QuotaSeen) -> None:
     if after == used.figures:
         return
     case.meters.put(structs.replace(used, figures=after))
+    if used.hour is not None:
+        seen = {window_words(one): one.used_percent for one in event.figures if one in after}
+        case.meters.put_hour(planned(case.meters.hour(event.backend), seen))
     if is_low(after, event.figures, now=case.now):
         # They lag behind, and close nothing: a marked plan gets one trial.
         seen_at = min(one.at for one in event.figures)

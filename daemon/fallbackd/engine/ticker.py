@@ -8,6 +8,7 @@ import anyio.to_thread
 import structlog
 
 from fallbackd.core.events import Ticked
+from fallbackd.core.history import KEPT_S
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.engine.api import Engine
 from fallbackd.engine.runs import Kept
@@ -38,6 +39,7 @@ async def remove_old(engine: "Engine") -> tuple[SessionId, ...]:
         max_journal=defaults.max_journal,
         max_sessions=defaults.max_sessions,
         sessions_before_at=now - defaults.session_ttl_s,
+        hours_before_at=now - KEPT_S,
     )
     hit("tick.pruned")
     held = _held(engine)

@@ -1,11 +1,12 @@
 """Stores of records, and of what several machines keep together."""
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
 from fallbackd.core.decision import Decision, Journaled, PutStory
+from fallbackd.core.history import HourUse
 from fallbackd.core.ids import DelegationId, ScopeId, SessionId
 from fallbackd.core.records import Delegation, Keys, Session, Snapshot
 from fallbackd.core.share import PersonWord, SharedMark, SharedRecord
@@ -192,6 +193,9 @@ class StoreFacts(Protocol):
         ...
 
 
+ReportT = TypeVar("ReportT")
+
+
 class Store(StoreFacts, Protocol):
     async def transact(
         self,
@@ -261,6 +265,17 @@ class Store(StoreFacts, Protocol):
         """Oldest first."""
         ...
 
+    async def hours(
+        self, use: Callable[[Iterable[HourUse]], ReportT], *, since_hour: int
+    ) -> ReportT:
+        """
+        Let `use` read the hours that are over, in a thread of its own: nothing waits for it.
+
+        Raises:
+            StoreUnwritable: They cannot be read.
+        """
+        ...
+
     async def journal(self, *, after_seq: int, limit: int = 1000) -> Sequence[Journaled]: ...
 
     @property
@@ -292,12 +307,14 @@ class Store(StoreFacts, Protocol):
         max_journal: int,
         max_sessions: int,
         sessions_before_at: float,
+        hours_before_at: float = 0.0,
     ) -> tuple[Sequence[DelegationId], Sequence[SessionId]]:
         """
         Drop ended delegations (with stories) and journal entries that are older.
 
         Args:
             max_journal: Entries of the journal that stay, the last ones.
+            hours_before_at: Hours of use that are older go too.
 
         Returns:
             Delegations that were dropped (their run directories may go), and idle sessions that

@@ -2,11 +2,12 @@
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 from fallbackd.core.health import Health
+from fallbackd.core.history import HourUse
 from fallbackd.core.ids import DelegationId
 from fallbackd.core.records import Delegation, Meter, Session
 from fallbackd.lib.failpoints import hit
@@ -15,6 +16,7 @@ from fallbackd.stores.mirror import LoadedRecords
 from fallbackd.stores.opening import (
     Opened,
     Removed,
+    connect,
     is_damage,
     lying_aside,
     open_again,
@@ -202,6 +204,11 @@ class Database:
             hit("store.prune_journal.within")
         hit("store.prune_journal.after")
 
+    def prune_hours(self, *, before: str) -> None:
+        connection = self._writable()
+        with transaction(connection):
+            connection.execute("DELETE FROM hours WHERE name < ?", (before,))
+
     def checkpoint(self) -> None:
         """
         Bring what lies in the log into the file.
@@ -311,6 +318,24 @@ class Database:
             values,
         )
         return decoded(Delegation, rows)
+
+
+def read_hours(path: Path, since: str, unwritten: Mapping[str, Value]) -> Iterator[HourUse]:
+    """
+    The hours from a name on, over a connection that reads only: it may be used by any thread.
+
+    Args:
+        unwritten: Records by name that are not in the file yet, or are newer there.
+    """
+    with closing(connect(path, "mode=ro")) as connection:
+        for name, data in connection.execute(
+            "SELECT name, record FROM hours WHERE name >= ? ORDER BY name", (since,)
+        ):
+            if name not in unwritten:
+                yield from decoded(HourUse, [(name, data)])
+    for name, found in sorted(unwritten.items()):
+        assert isinstance(found, bytes)
+        yield from decoded(HourUse, [(name, found)])
 
 
 def _put(connection: sqlite3.Connection, table: str, row: tuple[Value, ...]) -> None:

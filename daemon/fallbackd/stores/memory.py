@@ -1,13 +1,15 @@
 """A store that forgets everything when the daemon ends."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from fallbackd.core.decision import Decision, Journaled, PutStory
+from fallbackd.core.history import HourUse, hour_of
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import Delegation, Keys, Snapshot
-from fallbackd.ports.store import ALL, Outlives, Selection, StoreUnwritable
+from fallbackd.ports.store import ALL, Outlives, ReportT, Selection, StoreUnwritable
 from fallbackd.stores.mirror import Draft, Mirror, ReadsMirror, newest_first
 
 
@@ -26,6 +28,7 @@ class MemoryStore(ReadsMirror):
         self.unwritable: str | None = None
         super().__init__(Mirror())
         self._stories: dict[DelegationId, list[PutStory]] = {}
+        self._hours: dict[tuple[int, str], HourUse] = {}
 
     @property
     def problem(self) -> str | None:
@@ -58,6 +61,8 @@ class MemoryStore(ReadsMirror):
         self._mirror.apply(draft)
         for story in draft.stories:
             self._stories.setdefault(story.delegation, []).append(story)
+        for one in draft.hours:
+            self._hours[one.hour, one.backend] = one
         return decision, notes
 
     async def unknown(self, names: Collection[DelegationId]) -> Sequence[DelegationId]:
@@ -76,6 +81,12 @@ class MemoryStore(ReadsMirror):
 
     async def story(self, delegation: DelegationId) -> Sequence[PutStory]:
         return tuple(self._stories.get(delegation, ()))
+
+    async def hours(
+        self, use: Callable[[Iterable[HourUse]], ReportT], *, since_hour: int
+    ) -> ReportT:
+        found = [one for key, one in sorted(self._hours.items()) if key[0] >= since_hour]
+        return await to_thread.run_sync(use, found)
 
     async def journal(self, *, after_seq: int, limit: int = 1000) -> Sequence[Journaled]:
         return self._mirror.journal(after_seq=after_seq, limit=limit)
@@ -97,6 +108,7 @@ class MemoryStore(ReadsMirror):
         max_journal: int,
         max_sessions: int,
         sessions_before_at: float,
+        hours_before_at: float = 0.0,
     ) -> tuple[Sequence[DelegationId], Sequence[SessionId]]:
         dropped = [
             one.delegation
@@ -106,6 +118,8 @@ class MemoryStore(ReadsMirror):
         for delegation in dropped:
             self._mirror.forget(delegation)
             self._stories.pop(delegation, None)
+        for key in [key for key in self._hours if key[0] < hour_of(hours_before_at)]:
+            del self._hours[key]
         self._mirror.forget_journal(
             before_at=journal_before_at, up_to_seq=self._mirror.last_seq - max_journal
         )

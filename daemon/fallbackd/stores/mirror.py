@@ -23,11 +23,13 @@ from fallbackd.core.decision import (
     PutDelegation,
     PutFact,
     PutHealth,
+    PutHour,
     PutMeter,
     PutSession,
     PutStory,
 )
 from fallbackd.core.health import Health
+from fallbackd.core.history import HourUse
 from fallbackd.core.ids import BackendId, DelegationId, ScopeId, SessionId
 from fallbackd.core.records import Delegation, Keys, Meter, Session, Snapshot
 from fallbackd.ports.store import Selection
@@ -238,6 +240,7 @@ class Draft:
         """Sessions of the draft; None: dropped."""
         self.facts: dict[str, str] = {}
         self.stories: list[PutStory] = []
+        self.hours: list[HourUse] = []
         self.notes: list[Journaled] = []
         self._requests: dict[str, DelegationId] = {}
         self._session_count = mirror.session_count
@@ -293,6 +296,9 @@ class Draft:
     def add_meter(self, change: PutMeter) -> None:
         self._put_meters[change.meter.backend] = change.meter
 
+    def add_hour(self, change: PutHour) -> None:
+        self.hours.append(change.hour)
+
     def add_fact(self, change: PutFact) -> None:
         self.facts[change.key] = change.value
 
@@ -338,6 +344,7 @@ class Draft:
 ADDED: Mapping[type, Callable[[Draft, Any], None]] = {
     PutHealth: Draft.add_health,
     PutMeter: Draft.add_meter,
+    PutHour: Draft.add_hour,
     PutFact: Draft.add_fact,
     PutDelegation: Draft.add_delegation,
     PutSession: Draft.add_session,

@@ -111,6 +111,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             for place in ("", "rescue.")
         ),
     ),
+    ("CREATE TABLE hours (name TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID",),
 )
 """The n-th brings a database of version n to version n + 1; 0 is an empty file."""
 
@@ -261,7 +262,7 @@ def _open_to_write(path: Path) -> tuple[sqlite3.Connection, Exception | None]:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     path.chmod(0o600)
     _refuse_an_emptied_file(path)
-    with _closing_on_error(_connect(path, "mode=rw")) as connection:
+    with _closing_on_error(connect(path, "mode=rw")) as connection:
         connection.execute("PRAGMA synchronous = FULL")
         version = _sound_version(connection, path)
         trouble: Exception | None = None
@@ -290,7 +291,7 @@ def _open_to_read(path: Path) -> sqlite3.Connection | None:
         try:
             if not path.exists():
                 return None
-            with _closing_on_error(_connect(path, how)) as connection:
+            with _closing_on_error(connect(path, how)) as connection:
                 if _version(connection, path) == SCHEMA_VERSION:
                     return connection
                 connection.close()
@@ -300,7 +301,7 @@ def _open_to_read(path: Path) -> sqlite3.Connection | None:
     return None
 
 
-def _connect(path: Path, how: str) -> sqlite3.Connection:
+def connect(path: Path, how: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?{how}",
         uri=True,

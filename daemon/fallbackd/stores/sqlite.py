@@ -12,7 +12,7 @@ those that must go on while nothing can be written.
 
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -23,15 +23,16 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from fallbackd.core.decision import Decision, Journaled, Note, PutStory
 from fallbackd.core.health import from_disk
+from fallbackd.core.history import HourUse, hour_of
 from fallbackd.core.ids import DelegationId, SessionId
 from fallbackd.core.records import Delegation, Keys, Snapshot
 from fallbackd.lib.failpoints import hit
-from fallbackd.ports.store import ALL, Outlives, Selection, StoreUnwritable
-from fallbackd.stores.database import Database, decoded
+from fallbackd.ports.store import ALL, Outlives, ReportT, Selection, StoreUnwritable
+from fallbackd.stores.database import Database, decoded, read_hours
 from fallbackd.stores.mirror import Draft, Mirror, ReadsMirror, newest_first
 from fallbackd.stores.opening import Damaged, StoreTooNew
 from fallbackd.stores.trouble import sentence, warn
-from fallbackd.stores.writes import Writes, writes_of
+from fallbackd.stores.writes import Writes, hour_name, writes_of
 
 CommitAnswer = tuple[Decision, Sequence[Journaled]]
 
@@ -131,6 +132,8 @@ class SqliteStore(ReadsMirror):
         """Commit under way, or left over from a task that was killed meanwhile."""
         self._lock = anyio.Lock(fast_acquire=True)
         self._limiter = anyio.CapacityLimiter(1)
+        self._reading = anyio.CapacityLimiter(1)
+        """Reports that are read at a time."""
         self._thread_lock = threading.Lock()
 
     @property
@@ -358,6 +361,26 @@ class SqliteStore(ReadsMirror):
             rows += [data for one, data in self._backlog.stories if one == delegation]
         return decoded(PutStory, ((delegation, data) for data in rows))
 
+    async def hours(
+        self, use: Callable[[Iterable[HourUse]], ReportT], *, since_hour: int
+    ) -> ReportT:
+        since, writes = hour_name(since_hour), self._backlog
+        if self._commit is not None:
+            writes = self._commit.writes.joined(writes)
+        unwritten = {
+            key: row[1]
+            for (table, key), row in writes.rows.items()
+            if table == "hours" and key >= since and row is not None
+        }
+
+        def read() -> ReportT:
+            try:
+                return use(read_hours(self._database.path, since, unwritten))
+            except sqlite3.Error as error:
+                raise StoreUnwritable(sentence(self._database.path, error)) from error
+
+        return await to_thread.run_sync(read, limiter=self._reading)
+
     async def journal(self, *, after_seq: int, limit: int = 1000) -> Sequence[Journaled]:
         if after_seq + 1 >= self._mirror.first_seq():
             return self._mirror.journal(after_seq=after_seq, limit=limit)
@@ -411,6 +434,7 @@ class SqliteStore(ReadsMirror):
         max_journal: int,
         max_sessions: int,
         sessions_before_at: float,
+        hours_before_at: float = 0.0,
     ) -> tuple[Sequence[DelegationId], Sequence[SessionId]]:
         """Drops nothing while nothing can be written."""
         dropped: list[DelegationId] = []
@@ -420,6 +444,9 @@ class SqliteStore(ReadsMirror):
                 is_more = await self._prune_some(dropped, before_at=delegations_before_at)
             if self._problem is None:
                 await self._prune_journal(before_at=journal_before_at, max_journal=max_journal)
+                async with self._settled():
+                    before = hour_name(hour_of(hours_before_at))
+                    await self._on_disk(lambda: self._database.prune_hours(before=before))
         except UNWRITABLE as error:
             self._tell(sentence(self._database.path, error))
         due = self._mirror.due_sessions(max_sessions=max_sessions, before_at=sessions_before_at)

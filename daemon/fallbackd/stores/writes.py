@@ -18,6 +18,7 @@ from fallbackd.core.decision import (
     PutDelegation,
     PutFact,
     PutHealth,
+    PutHour,
     PutMeter,
     PutSession,
     PutStory,
@@ -69,6 +70,7 @@ Value = str | bytes | int | float | None
 _KEPT: dict[str, tuple[str, ...]] = {
     "health": ("scope",),
     "meters": ("backend",),
+    "hours": ("name",),
     "sessions": ("session",),
     "delegations": ("delegation", "session", "request_id", "created_at"),
     "finished": ("state",),
@@ -79,6 +81,7 @@ _KEPT: dict[str, tuple[str, ...]] = {
 _CHANGED: dict[str, tuple[str, ...]] = {
     "health": ("record",),
     "meters": ("record",),
+    "hours": ("record",),
     "sessions": ("record",),
     "delegations": ("state", "is_ended", "ended_at", "record"),
     "finished": ("count",),
@@ -198,6 +201,16 @@ def _meter(writes: Writes, change: PutMeter) -> None:
     writes.put("meters", change.meter.backend, encode(change.meter))
 
 
+def hour_name(hour: int, backend: str = "") -> str:
+    """The key of an hour. Later ones sort behind earlier ones."""
+    return f"{hour:08d} {backend}"
+
+
+def _hour(writes: Writes, change: PutHour) -> None:
+    one = change.hour
+    writes.put("hours", hour_name(one.hour, one.backend), encode(one))
+
+
 def _fact(writes: Writes, change: PutFact) -> None:
     writes.put("facts", change.key, change.value)
 
@@ -232,6 +245,7 @@ def _story(writes: Writes, change: PutStory) -> None:
 WRITTEN: Mapping[type, Callable[[Writes, Any], None]] = {
     PutHealth: _health,
     PutMeter: _meter,
+    PutHour: _hour,
     PutFact: _fact,
     PutSession: _session,
     DropSession: _no_session,

@@ -122,6 +122,9 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
                 waits=True,
                 home="see",
             ),
+            Command(
+                "stats", "show availability, failovers and cost over time", "stats --since 30d"
+            ),
             Command("metrics", "print figures for Prometheus", "metrics"),
             Command("limits", "show how much of each plan is used", "limits", home="see"),
             Command(
@@ -261,6 +264,7 @@ MEANT = {
         ("chain", "chains", "order", "route"), """config set chains.claude '["codex", "gemini"]'"""
     ),
     **dict.fromkeys(("cost", "costs", "spend", "price", "tokens"), "usage"),
+    **dict.fromkeys(("statistics", "availability", "uptime", "outages"), "stats"),
     **dict.fromkeys(("quota", "plan", "limit"), "limits"),
     **dict.fromkeys(
         ("permission", "permissions", "allow", "cwd"),

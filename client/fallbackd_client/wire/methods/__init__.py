@@ -20,12 +20,13 @@ from fallbackd_client.wire.methods import (
     sessions,
     share,
     signatures,
+    stats,
     usage,
 )
 
 NOUNS = (
     callers, config, daemon, delegations, events, exchanges, explaining, health,
-    interactive, notify, opencode, questions, rpc, sessions, share, signatures, usage,
+    interactive, notify, opencode, questions, rpc, sessions, share, signatures, stats, usage,
 )  # fmt: skip
 
 METHODS: tuple[Method[Any, Any], ...] = tuple(  # each of its own types, so `Any` for all together

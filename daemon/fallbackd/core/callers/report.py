@@ -26,6 +26,7 @@ from fallbackd.core.case import Case
 from fallbackd.core.decision import Decision, PutSession, Rejection
 from fallbackd.core.events import Reported, ResolveRequested
 from fallbackd.core.failures import Failure
+from fallbackd.core.history import Share
 from fallbackd.core.ids import SessionId
 from fallbackd.core.policy import IN_SESSION_KIND, Backend, Entry
 from fallbackd.core.records import Session, Turn
@@ -250,8 +251,24 @@ def _reported_success(
 
 def _count_end(case: Case, event: Reported, state: str) -> None:
     """Count the end of a call whose caller says all that becomes of it."""
-    if event.turn is not None and event.turn.is_own:
-        case.meters.count_end(event.backend, state)
+    if event.turn is None or not event.turn.is_own:
+        return
+    reason = None if event.failure is None else event.failure.reason.value
+    case.meters.count_end(event.backend, state, reason=reason, started_at=event.started_at)
+    if state == "succeeded":
+        _count_request(case, event, event.turn, answered=True)
+
+
+def _count_request(case: Case, event: Reported, turn: Turn, *, answered: bool) -> None:
+    others = any(one.reason is not None and one.backend != event.backend for one in turn.tried)
+    share = Share(
+        role=turn.role or "",
+        requests=1,
+        answered=int(answered),
+        rescued=int(answered and others),
+        usage=event.usage,
+    )
+    case.meters.count_share(event.backend, share)
 
 
 def _prove(case: Case, event: Reported, backend: Backend) -> None:
@@ -374,6 +391,11 @@ def _reported_failure(
         following = fail_over(case, turn, once_more=once_more, may_try=bool(event.next_lease))
         denied(case, following)
     answer = answer_of(case, event, turn, failure, following, halt)
+    choice = None if following is None else following.resolved.choice
+    if choice is not None:
+        case.meters.count_hop(backend.id, choice.backend.id, failure.reason.value)
+    elif event.turn is not None and event.turn.is_own:
+        _count_request(case, event, turn, answered=False)
     if session is not None:
         if not is_left:
             session = missed(case, turn, with_attempt(session, event), event)

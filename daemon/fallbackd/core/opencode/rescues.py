@@ -160,6 +160,7 @@ def _cure(rescue: Rescue) -> str:
 def _done(case: Case, session: Session, rescue: Rescue, *, sent: str) -> Session:
     """The next model has the message: a turn of its own, that continues the same work."""
     session = closed(case, structs.replace(session, rescue=None))
+    case.meters.count_hop(rescue.left, rescue.to, rescue.reason)
     session = moved_on(
         case,
         session,

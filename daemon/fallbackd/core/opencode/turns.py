@@ -194,6 +194,7 @@ def _redirected(case: Case, event: RedirectAsked, session: Session, resolved: Re
             trigger="preemptive",
             reason=reason,
         )
+        case.meters.count_hop(hop.from_backend, hop.to_backend, reason)
         session = moved_on(case, session, hop)
     case.keep_session(session)
     return Redirect(

@@ -135,7 +135,12 @@ def _record(case: Case, attempt: Attempt, event: AttemptEnded, failure: Failure 
         warnings=(*one.warnings, *event.warnings),
     )
     case.keep_session(charged(case, case.session, attempt.backend, event.usage))
-    case.meters.count_end(attempt.backend, state)
+    case.meters.count_end(
+        attempt.backend,
+        state,
+        reason=None if failure is None else failure.reason.value,
+        started_at=attempt.started_at,
+    )
     case.note(
         "attempt.ended",
         case.delegation,

@@ -166,6 +166,7 @@ def _hop_before(case: CaseView, first: Entry, why: Verdict | None, choice: Choic
 
 
 def note_hop(case: Case, hop: Hop) -> None:
+    case.meters.count_hop(hop.from_backend, hop.to_backend, hop.reason)
     case.note(
         "delegation.hopped",
         case.delegation,
