@@ -6,13 +6,16 @@ import argparse
 import os
 import sys
 import time
+from contextlib import suppress
 
 from fallbackd_client.cli import exits
 from fallbackd_client.cli.output import (
     STATE_COLOURS,
     Style,
+    UsageError,
     clock,
     duration,
+    note,
     shorten,
     show,
     table,
@@ -42,6 +45,8 @@ MARKS = {
 }
 """A state in a strip, and the same in ASCII. They differ without their colours too."""
 WORDS = {"cooldown": "recovering", "stopped": "no daemon ran", "": "not known"}
+_DRAWN = 168
+"""Parts of the time on a page: the hours of a week."""
 _MOST = 10
 """Rows of a list that is only shown in part."""
 
@@ -53,14 +58,42 @@ def register(parser: argparse.ArgumentParser) -> None:
         metavar="DURATION",
         help="of this time (2h, 30d; default 7d), or since an instant (Unix seconds)",
     )
+    parser.add_argument("--html", metavar="FILE", help="write a page for a browser (-: print it)")
 
 
 def run(args: argparse.Namespace, client: Client) -> int:
     since = time.time() - WEEK_S if args.since is None else args.since
-    parts = _WIDTH - _NAME - 8
+    parts = _WIDTH - _NAME - 8 if args.html is None else _DRAWN
     found = client.call("stats", {"since_at": since, "buckets": parts})
+    if args.html is not None:
+        _write_page(args.html, found)
+        return exits.OK
     show(args, found, lambda all_, style: view(all_, style, ascii_only=not _draws(sys.stdout)))
     return exits.OK
+
+
+def _write_page(path: str, found: Json) -> None:
+    """
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    from fallbackd_client.cli import page  # of no other use
+
+    text = page.made(found)
+    if path == "-":
+        print(text, end="")
+        return
+    half = f"{path}.{os.getpid()}.tmp"
+    try:
+        # It names directories: for its owner alone, as the records are.
+        with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        os.replace(half, path)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(half)
+        raise UsageError(f"cannot write {path}: {error.strerror}; name another file") from error
+    note(f"written: {path}")
 
 
 def _draws(stream: object) -> bool:
