@@ -95,6 +95,17 @@ def when(at: float, now: float) -> str:
     return f"{clock(at, now)} ({duration(now - at)} ago)"
 
 
+def percent(share: float | None) -> str:
+    """Never 100 % where there was an outage."""
+    if share is None:
+        return "?"
+    return f"{share:.0%}" if share in (0.0, 1.0) else f"{min(share, 0.999):.1%}"
+
+
+def usd(cost: float | None) -> str:
+    return "" if cost is None else f"${cost:.2f}" if cost >= 0.01 or cost == 0 else "<$0.01"
+
+
 _COLOURS = {
     "bold": "1",
     "dim": "2",

@@ -11,7 +11,7 @@ import hashlib
 import html
 import time
 
-from fallbackd_client.cli.output import duration, safe
+from fallbackd_client.cli.output import duration, percent, safe, usd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ HEIGHTS = {
     "paused": 7,
     "stopped": 1,
 }
-"""Height of a state in a strip: it can be told without its colour."""
+"""Height of a state in a strip: they differ without their colours too."""
 WORDS = {"cooldown": "recovering", "stopped": "no daemon ran"}
 STYLE = """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#57606a;--line:#d0d7de;--soft:#f3f5f7;
@@ -137,18 +137,6 @@ def _known(found: dict[str, Json]) -> str:
     return f"From {hours}; nothing is known before {at(known)}."
 
 
-def _share(value: float | None) -> str:
-    from fallbackd_client.cli.commands.stats import percent  # where the same is on a terminal
-
-    return percent(value)
-
-
-def _usd(value: float | None) -> str:
-    from fallbackd_client.cli.commands.stats import usd
-
-    return usd(value)
-
-
 def _cards(found: dict[str, Json]) -> Iterable[str]:
     requests, answered = found.get("requests", 0), found.get("answered", 0)
     cost = [one["cost_usd"] for one in found["backends"] if one.get("cost_usd") is not None]
@@ -157,7 +145,7 @@ def _cards(found: dict[str, Json]) -> Iterable[str]:
         (f"{answered} of {requests}", "requests answered"),
         (str(found.get("rescued", 0)), "of them by another backend than asked"),
         (str(found.get("outages_total", 0)), "outages"),
-        (_usd(sum(cost)) if cost else "not stated", "cost"),
+        (usd(sum(cost)) if cost else "not stated", "cost"),
     ):
         yield f"<div><b>{esc(number)}</b>{esc(words)}</div>"
     yield "</div>"
@@ -210,7 +198,7 @@ def _strip(one: dict[str, Json], found: dict[str, Json]) -> str:
             f' height="{height}"><title>{esc(title)}</title></rect>'
         )
     known = sum(value for state, value in one["seconds"].items() if state != "stopped")
-    words = f"available {_share(one.get('availability'))} of {duration(known)}"
+    words = f"available {percent(one.get('availability'))} of {duration(known)}"
     drawing = _svg(len(one["strip"]), 20, "".join(shapes), f"{one['backend']}: {words}")
     return _figure(one["backend"], words, drawing, found)
 
@@ -300,14 +288,14 @@ def _backends(backends: Sequence[dict[str, Json]]) -> str:
             [
                 one["backend"],
                 ", ".join(f"{reason} {count}" for reason, count in one["reasons"].items()),
-                _share(one.get("availability")),
+                percent(one.get("availability")),
                 one["calls"],
                 one["failed"],
                 "" if one.get("mean_s") is None else duration(one["mean_s"]),
                 duration(one["longest_s"]) if one["longest_s"] else "",
                 one["input_tokens"],
                 one["output_tokens"],
-                _usd(one.get("cost_usd")),
+                usd(one.get("cost_usd")),
             ]
             for one in backends
         ),
@@ -337,7 +325,7 @@ def _chains(chains: Sequence[dict[str, Json]]) -> str:
             [
                 one["chain"],
                 ", ".join(one["backends"]),
-                _share(one.get("availability")),
+                percent(one.get("availability")),
                 duration(one["seconds"]),
             ]
             for one in chains
@@ -383,7 +371,7 @@ def _shares(title: str, rows: Sequence[dict[str, Json]]) -> str:
                 one["answered"],
                 one["rescued"],
                 one["input_tokens"] + one["output_tokens"],
-                _usd(one.get("cost_usd")),
+                usd(one.get("cost_usd")),
             ]
             for one in rows
         ),

@@ -16,9 +16,11 @@ from fallbackd_client.cli.output import (
     clock,
     duration,
     note,
+    percent,
     shorten,
     show,
     table,
+    usd,
     wrapped,
 )
 from fallbackd_client.cli.parsing import since_at
@@ -164,13 +166,6 @@ def _legend(backends: Sequence[Json], *, ascii_only: bool) -> list[str]:
     return wrapped(words, Style(enabled=False, width=_WIDTH))
 
 
-def percent(share: float | None) -> str:
-    """Never 100 % where there was an outage."""
-    if share is None:
-        return "?"
-    return f"{share:.0%}" if share in (0.0, 1.0) else f"{min(share, 0.999):.1%}"
-
-
 def _backends(backends: Sequence[Json], style: Style) -> str:
     rows = [
         [
@@ -189,10 +184,6 @@ def _backends(backends: Sequence[Json], style: Style) -> str:
 
 def _most(counts: dict[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-
-
-def usd(cost: float | None) -> str:
-    return "" if cost is None else f"${cost:.2f}" if cost >= 0.01 or cost == 0 else "<$0.01"
 
 
 def _chains(found: dict[str, Json], style: Style) -> str:

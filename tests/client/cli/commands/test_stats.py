@@ -5,8 +5,8 @@ import re
 import pytest
 from tests.client.conftest import RunCli
 
-from fallbackd_client.cli.commands.stats import MARKS, percent, usd, view
-from fallbackd_client.cli.output import Style, display_width
+from fallbackd_client.cli.commands.stats import MARKS, view
+from fallbackd_client.cli.output import Style, display_width, percent, usd
 
 UNTIL = 1767268800.0
 FOUND = {
