@@ -104,6 +104,7 @@ ELSEWHERE = {
     "fallbackd-client health": "needs a server: tests/e2e/test_sharing.py",
     "fallbackd-client delegate --backend claude-api": "needs a key",
     "fallbackd-client delegate --backend acme": "needs the table of its page",
+    "fallbackd-client delegate --backend qwen": "needs the table of its page",
     "fallbackd-client delegate --role judge": "needs the table of its page",
     "printf 'What is": "tests/e2e/test_small_clients.py",
     "fallbackd-client delegate --when": "waits for hours: tests/acceptance/test_standby.py",

@@ -1,6 +1,7 @@
 """The kinds of backends that this daemon knows: listed here, and nowhere else."""
 
 from fallbackd.backends import (
+    acp_cli,
     claude_cli,
     codex_cli,
     gemini_cli,
@@ -15,6 +16,7 @@ from fallbackd.classify.rules import Rule
 from fallbackd.core.policy import IN_SESSION_KIND
 
 _ALL: tuple[BackendKind, ...] = (
+    acp_cli.KIND,
     claude_cli.KIND,
     codex_cli.KIND,
     gemini_cli.KIND,

@@ -182,6 +182,14 @@ def act_of(tool: str, arguments: object) -> Act | None:
     return _act_by_name(tool)
 
 
+def stays_here(arguments: object) -> bool:
+    """Test whether a call runs a command that is known, and does nothing outside this machine."""
+    command = _command_of(arguments)
+    act = None if command is None else _act_of_script(command)
+    acts = () if act is None else act.what.split(", ")
+    return command is not None and all(one in _STAYS for one in acts)
+
+
 def _command_of(arguments: object) -> str | None:
     if isinstance(arguments, Mapping):
         found = (arguments.get(name) for name in _COMMAND_FIELDS)

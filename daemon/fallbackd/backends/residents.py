@@ -6,11 +6,13 @@ means for the turn; what the line says otherwise is read by the parser of the ki
 """
 
 import json
+import re
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Protocol
 
 from msgspec import Struct
 
+from fallbackd.backends.outside import stays_here
 from fallbackd.lib import foreign_json
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
@@ -212,14 +214,22 @@ class RpcWay:
     def counted(self) -> Mapping[str, Any]:
         return {"conversation": self._conversation}
 
+    def accepts(self, reply: dict[str, Any]) -> bool:
+        """Test whether a call of the opening was done."""
+        return "error" not in reply
+
     def _new(self, prefix: str) -> str:
         self._calls += 1
         return f"{prefix}{self._calls}"
 
     def _begin(self, mark: str, calls: Opening) -> bytes:
         self._opening, self._mark = calls, mark
-        self._call = self._new("open.")
-        return self._said(next(calls), self._call)
+        return self._open(next(calls))
+
+    def _open(self, call: tuple[str, Mapping[str, Any]]) -> bytes:
+        # The parser knows by its name what an answer is to.
+        self._call = f"{self._new(OPENS)}.{call[0]}"
+        return self._said(call, self._call)
 
     def _turn(self, method: str, params: Mapping[str, Any]) -> bytes:
         self._prompt = self._new(_TURN_CALL)
@@ -250,7 +260,7 @@ class RpcWay:
     def _went_on(self, reply: dict[str, Any]) -> Heard:
         calls, result = self._opening, reply.get("result")
         self._call = ""
-        if calls is None or "error" in reply:
+        if calls is None or not self.accepts(reply):
             return Heard(mark=self._mark, refused=True)
         opens = b"" if self.is_known or not self.initialized else self._said((self.initialized, {}))
         self.is_known = True
@@ -261,10 +271,11 @@ class RpcWay:
         except _UnfitError:
             self.is_known = False
             return Heard(mark=self._mark, refused=True)
-        self._call = self._new("open.")
-        return Heard(answer=opens + self._said(following, self._call))
+        return Heard(answer=opens + self._open(following))
 
 
+OPENS = "open."
+"""Beginning of the id of a call that comes before a prompt; the name of its method is the end."""
 _TURN_CALL = "turn."
 
 
@@ -352,9 +363,193 @@ _CODEX_DECLINES: Mapping[str, Mapping[str, Any]] = {
     "mcpServer/elicitation/request": {"action": "decline"},
 }
 
+
+class AcpWay(RpcWay):
+    """The Agent Client Protocol, version 1: one session in one directory."""
+
+    version: Mapping[str, Any] = {"jsonrpc": "2.0"}
+
+    def __init__(self, session: Mapping[str, Any], conversation: str | None) -> None:
+        super().__init__(session, conversation)
+        self._mode: tuple[str, Mapping[str, Any]] | None = None
+        """The call that sets the mode in which it asks; None: it has no modes."""
+        self._used: dict[str, Any] = {}
+        """The usage that it stated last."""
+        self._calls_seen: dict[str, dict[str, Any]] = {}
+        """Tool calls of the turn, with all that was said of each."""
+
+    def opening(self) -> Opening:
+        yield (
+            "initialize",
+            {
+                "protocolVersion": 1,
+                "clientCapabilities": {
+                    "fs": {"readTextFile": False, "writeTextFile": False},
+                    "terminal": False,
+                },
+                "clientInfo": {"name": "fallbackd", "version": "1"},
+            },
+        )
+        yield from self.conversing()
+
+    def conversing(self) -> Opening:
+        place = {"cwd": self._session.get("cwd", "/"), "mcpServers": []}
+        if self._continues:
+            found = yield "session/load", {"sessionId": self._conversation, **place}
+        else:
+            found = yield "session/new", place
+            self._conversation = _word(found.get("sessionId"))
+            if not self._conversation:
+                raise _UnfitError
+        self._mode = _with_mode(found)
+        yield from self.sign()
+        if model := _word(self._session.get("model")):
+            id = _word(_option(found, "model").get("id"))
+            asked = {"configId": id, "value": model} if id else {"modelId": model}
+            method = "session/set_config_option" if id else "session/set_model"
+            yield method, {"sessionId": self._conversation, **asked}
+
+    def sign(self) -> Opening:
+        # Many begin in a mode that asks for nothing, and a tool may have changed it.
+        method, asked = self._mode or (PING, {})
+        yield method, {"sessionId": self._conversation, **asked}
+
+    def accepts(self, reply: dict[str, Any]) -> bool:
+        # Of what it does not know, an error is the answer.
+        return "error" not in reply or self._call.endswith(PING)
+
+    def prompt(self, stdin: bytes) -> bytes:
+        self._calls_seen.clear()
+        text = {"type": "text", "text": stdin.decode("utf-8", "replace")}
+        return self._turn("session/prompt", {"sessionId": self._conversation, "prompt": [text]})
+
+    def ends(self) -> str:
+        return f'{{"jsonrpc":"2.0","id":"{self._prompt}",'
+
+    def interrupt(self, mark: str) -> bytes:
+        return self._said(("session/cancel", {"sessionId": self._conversation}))
+
+    def counted(self) -> Mapping[str, Any]:
+        return {**super().counted(), "usage": self._used}
+
+    def heard(self, method: str, params: dict[str, Any]) -> Heard:
+        session, update = _word(params.get("sessionId")), _dict(params.get("update"))
+        if session and session != (self._conversation or session):
+            return NOTHING
+        if method != "session/update":
+            return Heard(began=method == "_session/retrying")
+        kind = update.get("sessionUpdate")
+        if kind in ("tool_call", "tool_call_update"):
+            self._note_call(update)
+        has_news = kind == "session_info_update" and "codex" in _dict(update.get("_meta"))
+        return Heard(began=has_news or kind in _OF_A_TURN, conversation=session)
+
+    def _note_call(self, said: dict[str, Any]) -> dict[str, Any]:
+        """Keep what is said of a tool call, and return all that is known of it."""
+        id = _word(said.get("toolCallId"))
+        known = self._calls_seen.pop(id, {})
+        known |= {name: said[name] for name in _SUBSTANCE if said.get(name)}
+        if len(self._calls_seen) < _MAX_CALLS:
+            self._calls_seen[id] = known
+        return known
+
+    def answered(self, reply: dict[str, Any]) -> Heard:
+        code = 1 if "error" in reply else 0
+        self._used = _dict(_dict(reply.get("result")).get("usage")) or self._used
+        return Heard(began=True, exit_code=code, conversation=self._conversation)
+
+    def granted(self, method: str, params: dict[str, Any]) -> Mapping[str, Any] | None:
+        if method != "session/request_permission":
+            return None
+        call = self._note_call(_dict(params.get("toolCall")))
+        options = params.get("options")
+        chosen = _chosen(options, may=self._may(call)) if isinstance(options, list) else None
+        outcome = {"outcome": "cancelled"}
+        if chosen is not None:
+            outcome = {"outcome": "selected", "optionId": chosen}
+        return {"outcome": outcome}
+
+    def _may(self, call: dict[str, Any]) -> bool:
+        """
+        Decide on a tool call by the permission of the session. A later daemon that does not know
+        the permission allows what reads.
+        """
+        permission, kind = self._session.get("permission"), call.get("kind")
+        if permission == "full" or kind in _READING:
+            return True
+        if permission != "workspace":
+            return False
+        if kind in _WRITING:
+            return _is_inside(call.get("locations"), self._session.get("cwd"))
+        runs_commands = kind == "execute" and self._session.get("runs_commands") is True
+        return runs_commands and stays_here(call.get("rawInput"))
+
+
+PING = "_fallbackd/ping"
+"""A method that no agent knows: any answer shows that it is there."""
+_READING = frozenset({"read", "search", "fetch", "think"})
+_WRITING = frozenset({"edit", "delete", "move"})
+_OF_A_TURN = frozenset(
+    {"agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "plan"}
+)
+_SUBSTANCE = ("kind", "title", "locations", "rawInput")
+_MAX_CALLS = 1000
+_ASKING = ("default", "ask", "manual", "agent")
+"""Last parts of the names of modes in which an agent asks before it acts."""
+
+
+def _with_mode(found: dict[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
+    """The call for a mode that asks, else for the one that a new session is in."""
+    option, modes = _option(found, "mode"), _dict(found.get("modes"))
+    listed = option.get("options", modes.get("availableModes"))
+    ids = [
+        _word(_dict(one).get("value", _dict(one).get("id")))
+        for one in (listed if isinstance(listed, list) else ())
+    ]
+    ends = {re.split(r"[#/:]", id)[-1].lower(): id for id in reversed(ids) if id}
+    asking = next((ends[name] for name in _ASKING if name in ends), "")
+    asking = asking or _word(option.get("currentValue", modes.get("currentModeId")))
+    if not asking:
+        return None
+    if modes:
+        return "session/set_mode", {"modeId": asking}
+    return "session/set_config_option", {"configId": option.get("id"), "value": asking}
+
+
+def _option(found: dict[str, Any], category: str) -> dict[str, Any]:
+    options = found.get("configOptions")
+    each = (_dict(one) for one in (options if isinstance(options, list) else ()))
+    return next((one for one in each if one.get("category", one.get("id")) == category), {})
+
+
+def _chosen(options: list[Any], *, may: bool) -> str | None:
+    """The option for this once. Only the kinds of options are compared: names differ."""
+    wanted = ("allow_once", "allow_always") if may else ("reject_once",)
+    for kind in wanted:
+        for each in options:
+            id = _dict(each).get("optionId")
+            if _dict(each).get("kind") == kind and isinstance(id, str):
+                return id
+    return None
+
+
+def _is_inside(locations: object, directory: object) -> bool:
+    """Test whether places are named, all of them below the directory. Links are not followed."""
+    if not isinstance(locations, list) or not locations or not isinstance(directory, str):
+        return False
+    paths = [_dict(each).get("path") for each in locations]
+    return all(isinstance(path, str) and _is_below(path, directory) for path in paths)
+
+
+def _is_below(path: str, directory: str) -> bool:
+    is_inside = path.startswith(f"{directory.rstrip('/')}/") or path[:1] not in ("", "/")
+    return is_inside and ".." not in path.split("/")
+
+
 WAYS: Mapping[str, Callable[[Mapping[str, Any], str | None], Way]] = {
     "claude": ClaudeWay,
     "codex": CodexWay,
+    "acp": AcpWay,
 }
 
 

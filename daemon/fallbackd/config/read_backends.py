@@ -539,7 +539,7 @@ def _startable(backend: Backend, options: Options, path: str, say: Say) -> Backe
     lacking: tuple[str, str] | None = None
     asks_for_text = any("{prompt}" in word for word in options.command)
     asks_for_file = any("{prompt_file}" in word for word in options.command)
-    if backend.kind == "generic-cli" and not options.command:
+    if backend.kind in ("generic-cli", "acp") and not options.command:
         lacking = "command", _HINTS["command"]
     elif asks_for_text and not options.prompt_in_argv:
         cure = "set prompt_in_argv = true, or use {prompt_file} or stdin; no prompt can be given."

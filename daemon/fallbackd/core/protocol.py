@@ -149,6 +149,8 @@ class Residency(Struct, frozen=True, kw_only=True):
     """Words behind it for the conversation that it continues."""
     may_stay: bool = True
     """False: this prompt has a process to itself; those of its conversation are ended before."""
+    runs_alone: bool = True
+    """False: the program takes a prompt in no other way, so it also is one where none may stay."""
     conversation: str | None = None
     """The one that the prompt continues; None: it begins one."""
     session: Mapping[str, Any] = field(default_factory=dict)

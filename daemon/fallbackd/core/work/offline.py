@@ -87,7 +87,7 @@ def _is_same_host(left: Backend, right: Backend) -> bool:
     """Two CLIs of one kind talk to the same host, unless it is known to be another."""
     if left.provider is not None or right.provider is not None:
         return left.provider == right.provider
-    return left.kind == right.kind and left.kind != "generic-cli"
+    return left.kind == right.kind and left.kind not in ("generic-cli", "acp")
 
 
 def _is_now(case: Case, at: float) -> bool:

@@ -7,10 +7,11 @@ Records on disk, by which a later daemon finds a resident, and the turn on it, a
 | `turn.json` | of the resident | `ResidentRecord`: before its start, and with each turn |
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from fallbackd.core.protocol import Exit
 from fallbackd.lib.atomicfile import load_record, write_record
@@ -29,6 +30,8 @@ class TurnRecord(Struct, frozen=True, kw_only=True):
 
 class ResidentRecord(Struct, frozen=True, kw_only=True):
     way: str
+    session: Mapping[str, Any] = field(default_factory=dict)
+    """See `core.protocol.Residency`."""
     attempt: str = ""
     """Whose turn it is; empty: none is under way."""
     is_first: bool = False

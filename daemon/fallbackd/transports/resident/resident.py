@@ -74,6 +74,7 @@ class Resident:
         session: Mapping[str, Any] | None = None,
         conversation: str | None = None,
         watches: bool = False,
+        may_stay: bool = True,
         on_over: Callable[["Resident"], None],
         on_rest: Callable[["Resident"], None],
         now: Callable[[], float],
@@ -84,6 +85,7 @@ class Resident:
             label: Its program and its directory, for people.
             session, watches: See `Residency`.
             conversation: The one that it was started with.
+            may_stay: It may rest after its turn.
         """
         self.name = name
         self.directory = directory
@@ -91,6 +93,7 @@ class Resident:
         self.label = label
         self.watches = watches
         self.conversation = conversation or ""
+        self.may_stay = may_stay
         self.seen: object = None
         """The files that it obeys, as they were when it was started."""
         self.is_ready = False
@@ -110,7 +113,7 @@ class Resident:
         self.came_up = anyio.Event()
         """It does not start any more: it is ready, or is none."""
         self._way = WAYS[way](session or {}, conversation)
-        self._record = ResidentRecord(way=way)
+        self._record = ResidentRecord(way=way, session=session or {})
         self._on_over = on_over
         self._on_rest = on_rest
         self._now = now

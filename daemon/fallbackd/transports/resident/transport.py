@@ -11,6 +11,7 @@ daemon, also where that is killed: its runner sees to it. A turn continues, and 
 after it; a later daemon re-attaches to it.
 """
 
+import errno
 import glob
 import hashlib
 import os
@@ -117,8 +118,8 @@ class ResidentTransport:
         if residency.conversation is not None:
             await self._end_others(residency.conversation, environ, call)
         executable = self._executable(call, environ)
-        can_stay = residency.may_stay and self._most() > 0 and not self._is_closed
-        if not can_stay or executable is None or executable in self._refusing:
+        is_known = executable in self._refusing or not self._can_stay(residency)
+        if executable is None or (is_known and residency.runs_alone):
             return await alone()
         try:
             key = await self._key(call, residency, environ)
@@ -133,6 +134,7 @@ class ResidentTransport:
             started=partial(self._started, attempt, key, call, residency, environ),
             listening=partial(self._listening, call),
             alone=alone,
+            runs_alone=residency.runs_alone,
             has_own_program=call.argv != (*residency.argv, *residency.continues),
         )
         turn.note(phase="opened")
@@ -205,8 +207,7 @@ class ResidentTransport:
             return False
         environ = self._environment_of(call)
         executable = self._executable(call, environ)
-        can_stay = residency.may_stay and self._most() > 0 and not self._is_closed
-        if not can_stay or executable is None or executable in self._refusing:
+        if not self._can_stay(residency) or executable is None or executable in self._refusing:
             return False
         try:
             key = await self._key(call, residency, environ)
@@ -242,6 +243,9 @@ class ResidentTransport:
         for one in there:
             if one.is_resting and not (one.key == key and one.may_take(wanted)):
                 await one.end()
+
+    def _can_stay(self, residency: Residency) -> bool:
+        return residency.may_stay and self._most() > 0 and not self._is_closed
 
     # --- which one takes a prompt ---------------------------------------------------------------
 
@@ -284,15 +288,17 @@ class ResidentTransport:
         residency: Residency,
         environ: Mapping[str, str],
     ) -> Resident | NotStarted | None:
-        if not await self._makes_room():
+        may_stay = self._can_stay(residency) and await self._makes_room()
+        if residency.runs_alone and not may_stay:
             return None
         name = chance.token_hex(8)
         directory = self._directory / name
+        record = ResidentRecord(way=residency.way, session=residency.session, attempt=attempt)
         try:
             directory.mkdir(mode=0o700, parents=True)
-            write_resident(directory, ResidentRecord(way=residency.way, attempt=attempt))
-        except OSError:
-            return None
+            write_resident(directory, record)
+        except OSError as error:
+            return None if residency.runs_alone else _unwritable(error, str(directory))
         resident = Resident(
             name,
             directory,
@@ -302,6 +308,7 @@ class ResidentTransport:
             session=residency.session,
             conversation=residency.conversation,
             watches=residency.watches,
+            may_stay=may_stay,
             on_over=self._forget,
             on_rest=self._keep_or_end,
             now=self._clock.now,
@@ -420,8 +427,8 @@ class ResidentTransport:
     # --- how long one stays ---------------------------------------------------------------------
 
     def _keep_or_end(self, one: Resident) -> None:
-        others = len(self._all) - 1
-        if one.is_retired or self._is_closed or others >= self._most() or not self._has_memory():
+        is_full = len(self._all) > self._most() or not self._has_memory()
+        if one.is_retired or self._is_closed or is_full or not one.may_stay:
             one.stop()
         self._watch()
 
@@ -472,6 +479,7 @@ class ResidentTransport:
                 directory.name,
                 directory,
                 way=record.way,
+                session=record.session,
                 key="",
                 label=("", ""),
                 on_over=self._forget,
@@ -540,6 +548,11 @@ class ResidentTransport:
             for one in sorted(self._all, key=lambda one: one.rests_since)
             if not one.is_retired
         ]
+
+
+def _unwritable(error: OSError, directory: str) -> NotStarted:
+    name = errno.errorcode.get(error.errno or 0, type(error).__name__)
+    return NotStarted(error=name, text=f"{directory} cannot be written: {error.strerror}")
 
 
 async def _drained(running: RunningProcess) -> Exit:

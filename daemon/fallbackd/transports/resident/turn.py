@@ -46,6 +46,8 @@ class ResidentTurn:
         self._exit: Exit | None = None
         self._stop_grace_s: float | None = None
         self._scope: anyio.CancelScope | None = None
+        self._is_sure = False
+        """The attempt is on the program, whatever that says first."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.attempt!r})"
@@ -116,7 +118,11 @@ class ResidentTurn:
                 skipped -= over
                 held.append(Chunk(item.stream, item.data[over:], item.at))
                 # A program that refuses the way in has not begun the attempt.
-                if resident.is_prompted or sum(len(one.data) for one in held) > _HELD_BYTES:
+                if (
+                    resident.is_prompted
+                    or self._is_sure
+                    or sum(len(one.data) for one in held) > _HELD_BYTES
+                ):
                     for one in held:
                         yield self._chunk(one)
                     held.clear()
@@ -191,7 +197,7 @@ class ResidentTurn:
 
     def _says_nothing(self, resident: Resident) -> bool:
         """Test whether its output before the prompt belongs to no attempt."""
-        return resident.was_refused
+        return resident.was_refused and not self._is_sure
 
     def _chunk(self, chunk: Chunk) -> Chunk:
         """Recorded, then handed on."""
@@ -211,10 +217,12 @@ class NewTurn(ResidentTurn):
         started: Callable[[], Awaitable[Resident | NotStarted | None]],
         listening: Callable[[Resident, Callable[[], None]], MemoryObjectReceiveStream[Item]],
         alone: Callable[[], Awaitable[Running]],
+        runs_alone: bool,
         has_own_program: bool,
     ) -> None:
         """
         Args:
+            runs_alone: See `core.protocol.Residency`.
             has_own_program: A process that stays is started in another way than one for this
                 prompt, which may do where that one does not.
             resting: A resident that can take the prompt now, and is this turn's; None: there is
@@ -230,6 +238,7 @@ class NewTurn(ResidentTurn):
         self._listen = listening
         self._run_alone = alone
         self._has_own_program = has_own_program
+        self._is_sure = not runs_alone
         self._may_be_sent = False
 
     async def _course(self) -> AsyncIterator[Chunk]:
@@ -288,7 +297,8 @@ class NewTurn(ResidentTurn):
         return self._says_nothing(refusing) and is_gone and not self._is_stopped()
 
     def _says_nothing(self, resident: Resident) -> bool:
-        return resident.was_refused or (self._has_own_program and not self._may_be_sent)
+        is_unfit = resident.was_refused or (self._has_own_program and not self._may_be_sent)
+        return is_unfit and not self._is_sure
 
     def _never_begun(self) -> Exit:
         return ProcessExit(
