@@ -321,8 +321,8 @@ class BackendTable(Struct, frozen=True, kw_only=True):
     """Kind `opencode`: run prompts through a private `opencode serve`; false: through `opencode
     run`."""
     resident: bool | None = None
-    """Kinds `claude`, `codex`, `acp`: false: its program never stays after a prompt, see `residents` in
-    `[defaults]`."""
+    """Kinds `claude`, `codex`, `acp`: false: its program never stays after a prompt, see
+    `residents` in `[defaults]`."""
     fallback_model: ShortText | None = None
     """Model to use once if `model` does not exist."""
     api_mode: ShortText | None = None
