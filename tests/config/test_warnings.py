@@ -114,8 +114,8 @@ CASES: list[tuple[str, list[str]]] = [
         '[backends.acme]\nkind = "generic-cly"\ncommand = ["acme"]',
         [
             'backends.acme.kind: "generic-cly" is not one of "acp", "anthropic-http", "claude", '
-            '"codex", "gemini", "generic-cli", "google-http", "hermes-api", "in-session", "numasec", '
-            '"openai-http", '
+            '"codex", "gemini", "generic-cli", "google-http", "hermes-api", "in-session", '
+            '"numasec", "openai-http", '
             '"opencode", "openrouter-http". Did you mean "generic-cli"? '
             "As it is, the backend is left out."
         ],

@@ -118,8 +118,8 @@ class ResidentTransport:
         if residency.conversation is not None:
             await self._end_others(residency.conversation, environ, call)
         executable = self._executable(call, environ)
-        is_known = executable in self._refusing or not self._can_stay(residency)
-        if executable is None or (is_known and residency.runs_alone):
+        may_not = executable in self._refusing or not self._can_stay(residency)
+        if executable is None or (may_not and residency.runs_alone):
             return await alone()
         try:
             key = await self._key(call, residency, environ)
