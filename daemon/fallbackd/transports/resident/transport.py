@@ -552,7 +552,8 @@ class ResidentTransport:
 
 def _unwritable(error: OSError, directory: str) -> NotStarted:
     name = errno.errorcode.get(error.errno or 0, type(error).__name__)
-    return NotStarted(error=name, text=f"{directory} cannot be written: {error.strerror}")
+    text = f"{directory} cannot be written: {error.strerror}"
+    return NotStarted(error=name, text=text, gone=True)
 
 
 async def _drained(running: RunningProcess) -> Exit:
