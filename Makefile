@@ -43,7 +43,7 @@ e2e: $(READY) .venv-docs/.ready .venv-mcp/.ready .venv-sdk/.ready .venv-packages
 	$(BIN)/python -m tests.e2e.install
 	$(E2E) tests/e2e
 
-NEWEST := attempts clis_alone failover gateway_clients mcp mcp_agents planted real_clis takeover
+NEWEST := attempts clis_alone failover gateway_clients mcp mcp_agents planted plans_asked real_clis takeover
 # They wait more than they work. No test of them is slow before half an hour.
 E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' --timeout=1800 -n 3 --dist loadfile --no-loadscope-reorder --durations=25
 

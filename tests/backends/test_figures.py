@@ -3,7 +3,7 @@
 import json
 
 from fallbackd.backends.claude_cli import KIND
-from fallbackd.backends.figures import in_claude_event, in_headers
+from fallbackd.backends.figures import in_claude_event, in_claude_usage, in_headers
 from fallbackd.backends.spec import Options
 from fallbackd.core.figures import Figure
 from fallbackd.core.protocol import Chunk, FiguresSeen
@@ -100,3 +100,32 @@ def test_claude_reports_figures_while_it_works() -> None:
     (seen,) = parser.feed(Chunk("stdout", line, NOW))
     assert isinstance(seen, FiguresSeen)
     assert [(one.used_percent, one.at) for one in seen.figures] == [(50.0, NOW)]
+
+
+def usage(**limits: object) -> dict[str, object]:
+    answer = {"rate_limits_available": True, "rate_limits": limits}
+    return {"type": "control_response", "response": {"subtype": "success", "response": answer}}
+
+
+def test_claude_answers_with_percents_when_it_is_asked() -> None:
+    model = {"display_name": "Fable", "utilization": 7, "resets_at": None}
+    said = usage(
+        five_hour={"utilization": 63.0, "resets_at": "2026-11-22T12:00:00+00:00"},
+        seven_day={"utilization": None, "resets_at": None},
+        seven_day_opus={"utilization": 3, "resets_at": None},
+        extra_usage={"is_enabled": False, "utilization": 90},
+        model_scoped=[model, {"display_name": None, "utilization": 100}, "Opus"],
+    )
+    found = in_claude_usage(said, NOW)
+    assert [(one.window_s, one.used_percent, one.model) for one in found] == [
+        (18_000.0, 63.0, None),
+        (604_800.0, 3.0, "opus"),
+        (604_800.0, 7.0, "fable"),
+    ]
+    assert {(one.source, one.at) for one in found} == {("asked", NOW)}
+    assert found[0].resets_at == 1_795_348_800.0
+
+
+def test_claude_without_a_plan_or_a_network_has_no_figure() -> None:
+    for said in ({}, usage(), {"response": {"response": {"rate_limits": None}}}, {"response": []}):
+        assert in_claude_usage(said, NOW) == ()

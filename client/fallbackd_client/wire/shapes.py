@@ -519,7 +519,7 @@ class Limit(Struct, frozen=True, kw_only=True):
     """Label of the key that it is about; null: the login of the program."""
     source: LimitSourceWord = "headers"
     """Where it was read: `headers` of an answer, an `event` of the program, a file of a `session`,
-    or the `statusline` of an open session."""
+    the `statusline` of an open session, or the program itself, which was `asked`."""
     at: float = 0.0
     """When it was seen."""
     age_s: float = 0.0

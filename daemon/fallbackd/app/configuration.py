@@ -141,6 +141,7 @@ def settings_of(loaded: Loaded, *, abi: int | None = None) -> Settings:
     return Settings(
         policy=policy,
         options=loaded.options,
+        asks_plans_of=frozenset(loaded.quota.ask),
         own_variables=_own_variables(loaded),
         rules_for=loaded.rules_for,
     )

@@ -39,6 +39,7 @@ from fallbackd.core.events import Ticked
 from fallbackd.core.ids import DelegationId
 from fallbackd.engine.api import Engine
 from fallbackd.engine.environment import Settings
+from fallbackd.engine.quota import PlanReads
 from fallbackd.engine.ticker import TICK_S, run_ticker
 from fallbackd.fronts.notify.front import NotifyFront
 from fallbackd.fronts.opencode.front import OpencodeFront
@@ -452,6 +453,7 @@ class Daemon:
                 tasks.start_soon(built.opencode.run, servers)
                 tasks.start_soon(built.gateway.run)
                 tasks.start_soon(built.interactive.run)
+                tasks.start_soon(PlanReads(engine).run)
                 tasks.start_soon(self._watch_config, configuration)
                 watchdog = Watchdog(self._notifier, store, every_s=self._watchdog_interval_s())
                 await engine.handle(Ticked(ran_until_at=ran_until_at))

@@ -40,7 +40,7 @@ from fallbackd.backends.commands import (
     program,
     resumes,
 )
-from fallbackd.backends.figures import in_claude_event
+from fallbackd.backends.figures import in_claude_event, in_claude_usage
 from fallbackd.backends.lines import (
     CliParser,
     count,
@@ -49,7 +49,15 @@ from fallbackd.backends.lines import (
     words,
 )
 from fallbackd.backends.outside import LEAVES, call_words, started, with_refused
-from fallbackd.backends.spec import BackendKind, Footprint, Login, Options, ProjectFiles, Setup
+from fallbackd.backends.spec import (
+    BackendKind,
+    Footprint,
+    Login,
+    Options,
+    PlanInquiry,
+    ProjectFiles,
+    Setup,
+)
 from fallbackd.classify.rules import Rule
 from fallbackd.classify.rules import words as listed
 from fallbackd.core.failures import NO_CONVERSATION
@@ -60,6 +68,7 @@ from fallbackd.core.protocol import (
     Evidence,
     FiguresSeen,
     GivenUp,
+    Inquiry,
     Observation,
     Output,
     Phase,
@@ -646,4 +655,19 @@ KIND = BackendKind(
     ),
     structured=True,
     footprint=lambda _: _FOOTPRINT,
+    plan=PlanInquiry(
+        inquiry=Inquiry(
+            argv=(
+                *("-p", "--input-format", "stream-json", "--output-format", "stream-json"),
+                *("--verbose", "--no-session-persistence", "--strict-mcp-config"),
+                # Hooks of the person are for work.
+                *("--setting-sources", "user", "--settings", '{"disableAllHooks":true}'),
+            ),
+            lines=b'{"type":"control_request","request_id":"plan","request":'
+            b'{"subtype":"get_usage","skip_behaviors":true}}\n',
+            is_answer=lambda said: said.get("type") == "control_response",
+            env={"DISABLE_AUTOUPDATER": "1"},
+        ),
+        read=in_claude_usage,
+    ),
 )

@@ -53,6 +53,7 @@ from fallbackd.backends.spec import (
     Footprint,
     Login,
     Options,
+    PlanInquiry,
     ProjectFiles,
     SessionFiles,
     SessionSeen,
@@ -68,6 +69,7 @@ from fallbackd.core.protocol import (
     Evidence,
     FiguresSeen,
     GivenUp,
+    Inquiry,
     Observation,
     Output,
     Phase,
@@ -259,6 +261,28 @@ def _windows(limits: Mapping[str, Any]) -> Figures:
         if used is not None and minutes:
             found.append(Figure(window_s=minutes * 60, used_percent=used, resets_at=at or None))
     return tuple(found)
+
+
+_ASK_PLAN = b"".join(
+    msgspec.json.encode(one) + b"\n"
+    for one in (
+        {
+            "id": 1,
+            "method": "initialize",
+            "params": {"clientInfo": {"name": "fallbackd", "version": "1"}},
+        },
+        {"method": "initialized"},
+        {"id": 2, "method": "account/rateLimits/read", "params": {}},
+    )
+)
+
+
+def _read_plan(said: Mapping[str, Any], at: float) -> Figures:
+    """Further limits, of single models, are left out: they are spent apart from the plan."""
+    limits = fields(fields(said.get("result")).get("rateLimits"))
+    if words(limits.get("limitId")) not in ("", "codex"):
+        return ()
+    return tuple(structs.replace(one, source="asked", at=at) for one in _windows(limits))
 
 
 def _number(value: Any) -> float | None:
@@ -651,5 +675,13 @@ KIND = BackendKind(
     counts_conversation=True,
     structured=True,
     footprint=lambda _: _FOOTPRINT,
+    plan=PlanInquiry(
+        inquiry=Inquiry(
+            argv=("app-server",),
+            lines=_ASK_PLAN,
+            is_answer=lambda said: said.get("id") == 2,
+        ),
+        read=_read_plan,
+    ),
     sessions=SessionFiles(place=_SESSIONS, read=read),
 )

@@ -8,7 +8,7 @@ Figures of plans and keys, as providers and agents write them.
 | `x-ratelimit-limit-tokens` and `-remaining-tokens`; `anthropic-ratelimit-tokens-limit` | what is
 left of the whole |
 | claude's `rate_limit_event` | `utilization` 0 to 1, missing in some builds |
-| claude's status line, codex's rollouts | 0 to 100 |
+| claude's status line, codex's rollouts, and what either answers when asked | 0 to 100 |
 
 What is missing or of another shape gives no figure: it is never 0 percent.
 """
@@ -114,6 +114,29 @@ def _counted(headers: Mapping[str, str], *, now: float) -> list[Figure]:
 def _instant(text: str | None, *, now: float) -> float | None:
     seconds = None if not text else moment_or_span(text, now=now)
     return None if seconds is None else now + seconds
+
+
+def in_claude_usage(said: Mapping[str, Any], at: float) -> Figures:
+    """Return the figures of the answer to `get_usage`; it is null without a plan or a network."""
+    answer = fields(fields(said.get("response")).get("response"))
+    limits = fields(answer.get("rate_limits"))
+    listed = [(_CLAIM.fullmatch(str(name)), fields(one)) for name, one in limits.items()]
+    found = [(_CLAIMS[shape[1]], shape[2], one) for shape, one in listed if shape is not None]
+    models = limits.get("model_scoped")
+    scoped = map(fields, models if isinstance(models, list) else ())
+    found += [("7d", words(one.get("display_name")).lower(), one) for one in scoped]
+    return tuple(
+        Figure(
+            window_s=_WINDOWS[window],
+            used_percent=used,
+            resets_at=_instant(words(one.get("resets_at")), now=at),
+            model=model,
+            source="asked",
+            at=at,
+        )
+        for window, model, one in found
+        if model != "" and (used := number_in(one.get("utilization"))) is not None
+    )
 
 
 def in_claude_event(info: Mapping[str, Any], *, at: float) -> Figures:

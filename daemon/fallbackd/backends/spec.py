@@ -22,6 +22,7 @@ from fallbackd.core.protocol import (
     Evidence,
     Exit,
     HttpRequest,
+    Inquiry,
     Observation,
     Outcome,
     OwnCopy,
@@ -55,6 +56,18 @@ class SessionFiles(Struct, frozen=True, kw_only=True):
 
     place: str
     read: Callable[[bytes, Sequence[bytes], float], SessionSeen]
+
+
+class PlanInquiry(Struct, frozen=True, kw_only=True):
+    """
+    A way to ask a program for the figures of its plan that sends no prompt to a model.
+
+    Args:
+        read: Of the answer, and of the time when it was asked for; empty: nothing is known.
+    """
+
+    inquiry: Inquiry
+    read: Callable[[Mapping[str, Any], float], Figures]
 
 
 class Parser(Protocol):
@@ -291,5 +304,6 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     footprint: Callable[[Options], Footprint] = lambda _: Footprint()
     """Footprint of a program."""
     project: ProjectFiles = ProjectFiles(places=())
+    plan: PlanInquiry | None = None
     sessions: SessionFiles | None = None
     """Files in which it writes the sessions of a person; None: that cannot be followed."""

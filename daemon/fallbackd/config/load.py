@@ -44,7 +44,15 @@ from fallbackd.config.read_chains import (
     read_roles,
     read_signatures,
 )
-from fallbackd.config.schema import File, Gateway, Interactive, Notify, Paths, ReasonTable
+from fallbackd.config.schema import (
+    File,
+    Gateway,
+    Interactive,
+    Notify,
+    Paths,
+    Quota,
+    ReasonTable,
+)
 from fallbackd.config.tables import (
     Opencode,
     ShareConfig,
@@ -83,6 +91,7 @@ class Loaded(Struct, frozen=True, kw_only=True):
     notify: Notify = Notify()
     gateway: Gateway = Gateway()
     interactive: Interactive = Interactive()
+    quota: Quota = Quota()
     raw: Mapping[str, Any] = field(default_factory=dict)  # as TOML gives it
     """The file as it is written. May hold what must not be shown."""
     digest: str = ""
@@ -184,6 +193,7 @@ def interpret(
         quotas=opencode.quotas,
     )
     interactive = in_force(raw.get("interactive", {}), Interactive(), "interactive", say)
+    quota = in_force(raw.get("quota", {}), Quota(), "quota", say)
     share = read_share(raw["share"], environ, say) if "share" in raw else None
     notify = read_notify(raw.get("notify", {}), say)
     imports = _imports(raw["import"], path, say) if "import" in raw else ()
@@ -203,6 +213,7 @@ def interpret(
         notify=notify,
         gateway=gateway,
         interactive=interactive,
+        quota=quota,
         raw=raw,
     )
 

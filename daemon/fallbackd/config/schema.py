@@ -188,6 +188,9 @@ max_memory_mb = 1024
     "Interactive": """
 watch = ["codex"]
 """,
+    "Quota": """
+ask = ["claude", "codex"]
+""",
 }
 
 
@@ -569,6 +572,15 @@ class Interactive(Struct, frozen=True, kw_only=True):
     `fallbackd-client hooks install codex` sets it."""
 
 
+class Quota(Struct, frozen=True, kw_only=True):
+    """`[quota]`: how the use of plans becomes known."""
+
+    ask: tuple[Literal["claude", "codex"], ...] = ()
+    """Agents that are started now and then to ask how much of their plan is used, which sends no
+    prompt: at most every ten minutes, while work was done within the hour and no newer figure is
+    known. Without it, figures come from the work alone."""
+
+
 class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """The whole file."""
 
@@ -604,6 +616,8 @@ class File(Struct, frozen=True, kw_only=True, rename={"imports": "import"}):
     """A local HTTP endpoint for programs that speak a provider's API."""
     interactive: Interactive | None = None
     """Agents that a person has open."""
+    quota: Quota | None = None
+    """How the use of plans becomes known."""
 
 
 def json_schema() -> dict[str, Any]:  # a JSON document

@@ -46,6 +46,7 @@ def as_dict(loaded: Loaded) -> dict[str, Any]:  # a JSON document
         "notify": _notify(loaded.notify),
         "handoff": _fields_if_set(policy.handoff),
         "interactive": _fields_if_set(loaded.interactive),
+        "quota": _fields_if_set(loaded.quota),
         "gateway": _fields_if_set(loaded.gateway),
         "signatures": [_signature(one) for one in loaded.signatures],
     }

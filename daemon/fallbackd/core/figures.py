@@ -29,7 +29,7 @@ _REPEATED_S = 60.0
 _SLACK_S = 300.0
 """The clocks of providers differ from ours."""
 
-Source = Literal["headers", "event", "session", "statusline"]
+Source = Literal["headers", "event", "session", "statusline", "asked"]
 Unit = Literal["percent", "requests", "tokens"]
 
 

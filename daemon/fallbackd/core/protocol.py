@@ -5,7 +5,7 @@ A kind turns `Work` into a `Call`; a transport performs the call and hands back 
 one `Exit`; the kind's parser reads chunks into `Observation`s and the exit into an `Outcome`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -214,6 +214,17 @@ class Tls(Struct, frozen=True, kw_only=True):
     client_cert: str | None = None
     client_key: str | None = None
     verify: bool = True
+
+
+class Inquiry(Struct, frozen=True, kw_only=True):
+    """Lines for the input of a program that answers with one line of JSON among others."""
+
+    argv: tuple[str, ...]
+    """Behind the program."""
+    lines: bytes
+    is_answer: Callable[[Mapping[str, Any]], bool]
+    env: Mapping[str, str] = {}
+    """Variables beside those that the program has anyway."""
 
 
 class HttpRequest(Struct, frozen=True, kw_only=True, tag="http"):

@@ -12,7 +12,15 @@ from fallbackd.backends.spec import BackendKind, Options
 from fallbackd.classify.rules import Rule
 from fallbackd.core.ids import AttemptId, BackendId, DelegationId
 from fallbackd.core.policy import Policy
-from fallbackd.core.protocol import Call, Chunk, Confinement, CredentialRef, HttpRequest, NoAnswer
+from fallbackd.core.protocol import (
+    Call,
+    Chunk,
+    Confinement,
+    CredentialRef,
+    HttpRequest,
+    Inquiry,
+    NoAnswer,
+)
 from fallbackd.lib.secretvalues import SecretValues
 from fallbackd.ports.transport import (
     Fetched,
@@ -152,6 +160,9 @@ class NoProbe:
     def known_version(self, program: str) -> str | None:
         return None
 
+    async def ask(self, program: str, inquiry: Inquiry, environ: Mapping[str, str]) -> None:
+        return None
+
     async def fetch(self, request: HttpRequest) -> Fetched:
         return Fetched(exit=NoAnswer(exception="NoProbe", text="probes are off", gone=True))
 
@@ -245,6 +256,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     policy: Policy
     options: Mapping[BackendId, Options]
+    asks_plans_of: frozenset[str] = frozenset()
+    """Kinds whose program may be started to ask for the use of its plan."""
     own_variables: frozenset[str] = frozenset()
     """Variables that hold a secret of the daemon itself, which are for no program."""
     rules_for: Callable[[str], tuple[Rule, ...]] = lambda _: ()

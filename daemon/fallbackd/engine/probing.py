@@ -4,7 +4,7 @@ Look at a backend without spending anything, rung by rung.
     program   it is on PATH, and says its version
     login     a login or a key is there, and has not expired
     models    the provider answers a request for its models, which is not billed
-    quota     what is left of a plan: not read, of any kind
+    quota     what is left of a plan: not asked for here (`engine.quota` does)
     request   when its provider last answered real work: the only proof; the next one after an
               outage is a leased trial
 

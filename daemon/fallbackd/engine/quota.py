@@ -1,23 +1,34 @@
-"""Figures of plans that come with the work: in answers over HTTP, and in files of a session."""
+"""
+Figures of plans: from the work (answers over HTTP, files of a session), and by asking for them.
+"""
 
 from typing import TYPE_CHECKING
 
 import anyio
 import structlog
+from msgspec import Struct
 
 from fallbackd.backends.figures import in_headers
 from fallbackd.backends.spec import BackendKind
 from fallbackd.core.figures import Figures
 from fallbackd.core.ids import BackendId
+from fallbackd.core.meter import attempts_in_hour
 from fallbackd.core.protocol import Exit, HttpResponse, ProcessExit
 from fallbackd.engine.credentials import environ_of
+from fallbackd.lib.directories import places
 
 if TYPE_CHECKING:
+    from fallbackd.engine.api import Engine
     from fallbackd.engine.live import LiveAttempt, LiveHost
 
 log = structlog.get_logger("attempts")
 
 TAIL_BYTES = 65_536
+LOOK_S = 30.0
+ASK_EVERY_S = 600.0
+"""Providers limit such questions too: each login is asked at most this often."""
+MAX_EVERY_S = 6 * 3600.0
+"""The same where the program knows nothing, and its login stays as it is."""
 
 
 async def heard_at_end(
@@ -53,3 +64,84 @@ def _stored(host: "LiveHost", backend: BackendId, kind: BackendKind, id: str) ->
         return ()
     data = read_ends(path, tail_bytes=TAIL_BYTES)
     return kind.sessions.read(data, data.split(b"\n"), host.clock.now()).windows
+
+
+class _Asked(Struct):
+    at: float
+    every_s: float
+    login: tuple[float | None, ...]
+    """When each file of the login was changed last."""
+
+
+class PlanReads:
+    """
+    Asks programs for the figures of their plans, where `[quota] ask` names their kind.
+
+    One at a time, while work was done within the hour and no newer figure is known. Nothing is
+    decided here: a low figure is a reason for one trial, and a high one closes nothing.
+    """
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._asked: dict[tuple[str, ...], _Asked] = {}
+
+    async def run(self) -> None:
+        while True:
+            await anyio.sleep(LOOK_S)
+            try:
+                await self.look()
+            except Exception:
+                # What another program answers must not end what asks the next one.
+                log.exception("quota.not_asked")
+
+    async def look(self) -> None:
+        """Ask each login that is due."""
+        engine = self._engine
+        seen, now = engine.snapshot(), engine.clock.now()
+        if seen.active or any(attempts_in_hour(one, now=now) for one in seen.meters.values()):
+            for place, backends in self._logins().items():
+                await self._ask(place, backends)
+
+    def _logins(self) -> dict[tuple[str, ...], list[BackendId]]:
+        """Backends by their kind and the files of its login, which several may share."""
+        engine, found = self._engine, dict[tuple[str, ...], list[BackendId]]()
+        settings, world = engine.settings, engine.world
+        for name, one in settings.policy.backends.items():
+            kind = world.kinds.get(one.kind)
+            if one.kind not in settings.asks_plans_of or kind is None or kind.login is None:
+                continue
+            # A key has no plan, and a command of one's own may be another program.
+            if one.enabled and not one.credentials and not settings.options_of(name).command:
+                environ = environ_of(settings, world, name)
+                files = places(kind.login.files, environ, home=world.home)
+                found.setdefault((one.kind, *files), []).append(name)
+        return found
+
+    async def _ask(self, place: tuple[str, ...], backends: list[BackendId]) -> None:
+        engine = self._engine
+        settings, world, now = engine.settings, engine.world, engine.clock.now()
+        kind = world.kinds[place[0]]
+        program = world.find_program(kind.program(settings.options_of(backends[0])) or "")
+        login = tuple(world.changed_at(path) for path in place[1:])
+        if kind.plan is None or program is None or not any(login):
+            return
+        before = self._asked.get(place)
+        every_s = ASK_EVERY_S if before is None or before.login != login else before.every_s
+        if before is not None and 0 <= now - before.at < every_s:
+            return
+        known = (engine.snapshot().meters.get(name) for name in backends)
+        figures = [figure for meter in known if meter is not None for figure in meter.figures]
+        if any(0 <= now - one.at < ASK_EVERY_S for one in figures if one.is_of_plan):
+            return
+        every_s = min(every_s * 2 * (1 + world.luck() / 10), MAX_EVERY_S)
+        self._asked[place] = _Asked(at=now, every_s=every_s, login=login)
+        environ = environ_of(settings, world, backends[0])
+        said = await world.probe.ask(program, kind.plan.inquiry, environ)
+        seen = () if said is None else kind.plan.read(said, now)
+        log.info("quota.asked", backend=backends[0], figures=len(seen))
+        if login != tuple(world.changed_at(path) for path in place[1:]):
+            return  # another login may have answered
+        if seen:
+            self._asked[place].every_s = ASK_EVERY_S * (1 + world.luck() / 10)
+        for name in backends if seen else ():
+            await engine.keep_figures(name, seen)

@@ -1,11 +1,19 @@
 """Ways out of the daemon: calls of backends, passed requests, looks, secrets, the clock."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from fallbackd.core.protocol import Call, Chunk, CredentialRef, Exit, HttpRequest, HttpResponse
+from fallbackd.core.protocol import (
+    Call,
+    Chunk,
+    CredentialRef,
+    Exit,
+    HttpRequest,
+    HttpResponse,
+    Inquiry,
+)
 
 # The clock: what time it is.
 
@@ -115,6 +123,17 @@ class Probe(Protocol):
         """
         Return the version without running the program: from an earlier answer, or the package that
         it is in.
+        """
+        ...
+
+    async def ask(
+        self, program: str, inquiry: Inquiry, environ: Mapping[str, str]
+    ) -> Mapping[str, Any] | None:
+        """
+        Start a program, give it the lines of a question, and end it.
+
+        Returns:
+            The answer, as the program says it; None: none within seconds.
         """
         ...
 

@@ -1,21 +1,27 @@
-"""Free looks at backends: `PROGRAM --version`, and one small HTTP request."""
+"""Free looks at backends: `PROGRAM --version`, the use of its plan, and one small HTTP request."""
 
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import msgspec
+from anyio.abc import Process
 
-from fallbackd.core.protocol import HttpRequest, NoAnswer
+from fallbackd.core.protocol import HttpRequest, Inquiry, NoAnswer
 from fallbackd.lib import foreign_json, privatefile
 from fallbackd.ports.transport import Fetched, Transport
 from fallbackd.transports.process.environment import child_environment
 
 LIMIT_S = 8.0
+ANSWER_S = 20.0
+LAST_S = 3.0
+"""Time for a program to end by itself once its input is closed."""
 MAX_BODY_BYTES = 1024 * 1024
 MAX_VERSION_CHARS = 80
 
@@ -41,6 +47,48 @@ def _of_package(program: str) -> str | None:
         name, version = package.get("name"), package.get("version")
         if isinstance(name, str) and os.path.basename(program) in name:
             return version if isinstance(version, str) else None
+    return None
+
+
+@asynccontextmanager
+async def _started(
+    argv: Sequence[str], environ: Mapping[str, str], *, stdin: int = subprocess.DEVNULL
+) -> AsyncIterator[Process]:
+    """Start a program in a group of its own, which is ended with the block."""
+    process = await anyio.open_process(
+        argv,
+        stdin=stdin,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env=environ,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with anyio.CancelScope(shield=True):
+            if process.returncode is None:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except OSError:
+                    pass
+            await process.aclose()
+
+
+async def _answer(said: AsyncIterator[bytes], inquiry: Inquiry) -> Mapping[str, Any] | None:
+    rest, seen = b"", 0
+    async for chunk in said:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            try:
+                found = foreign_json.decode(line)
+            except (ValueError, msgspec.DecodeError, RecursionError):
+                continue
+            if isinstance(found, dict) and inquiry.is_answer(found):
+                return found
+        seen += len(chunk)
+        if seen > MAX_BODY_BYTES:
+            return None
     return None
 
 
@@ -71,37 +119,40 @@ class FreeProbe:
 
     async def _ask(self, program: str) -> str | None:
         environ = child_environment(self._environ, added={}, unset=(), marks={})
-        try:
-            process = await anyio.open_process(
-                [program, "--version"],
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env=environ,
-                start_new_session=True,
-            )
-        except (OSError, ValueError):
-            return None
         said = b""
         try:
-            with anyio.move_on_after(LIMIT_S):
-                assert process.stdout is not None
-                async for chunk in process.stdout:
-                    said += chunk
-                    if len(said) > 10_000:
-                        break
-                await process.wait()
-        finally:
-            with anyio.CancelScope(shield=True):
-                if process.returncode is None:
-                    try:
-                        os.killpg(process.pid, signal.SIGKILL)
-                    except OSError:
-                        pass
-                await process.aclose()
+            async with _started([program, "--version"], environ) as process:
+                with anyio.move_on_after(LIMIT_S):
+                    assert process.stdout is not None
+                    async for chunk in process.stdout:
+                        said += chunk
+                        if len(said) > 10_000:
+                            break
+                    await process.wait()
+        except (OSError, ValueError):
+            return None
         lines = said.decode("utf-8", "replace").strip().splitlines()
         line = "".join(one for one in lines[0] if one.isprintable()).strip() if lines else ""
         return line[:MAX_VERSION_CHARS] or None
+
+    async def ask(
+        self, program: str, inquiry: Inquiry, environ: Mapping[str, str]
+    ) -> Mapping[str, Any] | None:
+        given = child_environment(environ, added=inquiry.env, unset=(), marks={})
+        try:
+            async with _started([program, *inquiry.argv], given, stdin=subprocess.PIPE) as process:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                with anyio.move_on_after(ANSWER_S):
+                    await process.stdin.send(inquiry.lines)
+                    found = await _answer(process.stdout, inquiry)
+                    await process.stdin.aclose()
+                    with anyio.move_on_after(LAST_S):  # it may be keeping a login that it renewed
+                        await process.wait()
+                    return found
+        except (OSError, ValueError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass
+        return None
 
     async def fetch(self, request: HttpRequest) -> Fetched:
         import tempfile  # slow to load, and rarely needed
