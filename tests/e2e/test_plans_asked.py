@@ -63,6 +63,7 @@ def vendor() -> Iterator[tuple[str, list[str]]]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/backend-api/", asked
     server.shutdown()
+    server.server_close()
 
 
 def log_in(home: Path, address: str) -> None:

@@ -18,7 +18,6 @@ from fallbackd.engine.credentials import environ_of
 from fallbackd.lib.directories import places
 
 if TYPE_CHECKING:
-    from fallbackd.engine.api import Engine
     from fallbackd.engine.live import LiveAttempt, LiveHost
 
 log = structlog.get_logger("attempts")
@@ -81,8 +80,8 @@ class PlanReads:
     decided here: a low figure is a reason for one trial, and a high one closes nothing.
     """
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    def __init__(self, host: "LiveHost") -> None:
+        self._host = host
         self._asked: dict[tuple[str, ...], _Asked] = {}
 
     async def run(self) -> None:
@@ -96,16 +95,16 @@ class PlanReads:
 
     async def look(self) -> None:
         """Ask each login that is due."""
-        engine = self._engine
-        seen, now = engine.snapshot(), engine.clock.now()
+        host = self._host
+        seen, now = host.store.peek(), host.clock.now()
         if seen.active or any(attempts_in_hour(one, now=now) for one in seen.meters.values()):
             for place, backends in self._logins().items():
                 await self._ask(place, backends)
 
     def _logins(self) -> dict[tuple[str, ...], list[BackendId]]:
         """Backends by their kind and the files of its login, which several may share."""
-        engine, found = self._engine, dict[tuple[str, ...], list[BackendId]]()
-        settings, world = engine.settings, engine.world
+        host, found = self._host, dict[tuple[str, ...], list[BackendId]]()
+        settings, world = host.settings, host.world
         for name, one in settings.policy.backends.items():
             kind = world.kinds.get(one.kind)
             if one.kind not in settings.asks_plans_of or kind is None or kind.login is None:
@@ -118,8 +117,8 @@ class PlanReads:
         return found
 
     async def _ask(self, place: tuple[str, ...], backends: list[BackendId]) -> None:
-        engine = self._engine
-        settings, world, now = engine.settings, engine.world, engine.clock.now()
+        host = self._host
+        settings, world, now = host.settings, host.world, host.clock.now()
         kind = world.kinds[place[0]]
         program = world.find_program(kind.program(settings.options_of(backends[0])) or "")
         login = tuple(world.changed_at(path) for path in place[1:])
@@ -129,7 +128,7 @@ class PlanReads:
         every_s = ASK_EVERY_S if before is None or before.login != login else before.every_s
         if before is not None and 0 <= now - before.at < every_s:
             return
-        known = (engine.snapshot().meters.get(name) for name in backends)
+        known = (host.store.peek().meters.get(name) for name in backends)
         figures = [figure for meter in known if meter is not None for figure in meter.figures]
         if any(0 <= now - one.at < ASK_EVERY_S for one in figures if one.is_of_plan):
             return
@@ -144,4 +143,4 @@ class PlanReads:
         if seen:
             self._asked[place].every_s = ASK_EVERY_S * (1 + world.luck() / 10)
         for name in backends if seen else ():
-            await engine.keep_figures(name, seen)
+            await host.keep_figures(name, seen)
