@@ -22,6 +22,7 @@ from tests.support import agents
 from tests.support.daemon import HANG_S, ROOT, running
 from tests.support.gateway import free_port
 from tests.support.provider import provider
+from tests.support.usermanager import UserManager, user_manager
 
 from fallbackd_client import __version__
 
@@ -29,6 +30,8 @@ BEFORE = "f04b552c^"
 """The last commit of 0.1.0."""
 FIRST_DATABASE = "6445c7b4^"
 """The last commit whose database has version 1."""
+WITH_RESIDENTS = "b9f97ac5"
+"""The first commit with programs that stay after a prompt."""
 SLOW = "cat >/dev/null; while [ ! -e {gate} ]; do sleep 0.1; done; echo done"
 CONFIG = """\
 [gateway]
@@ -44,9 +47,13 @@ team = ["api"]
 """
 
 
-def has(revision: str) -> bool:
-    found = subprocess.run(["git", "cat-file", "-e", revision], cwd=ROOT, capture_output=True)
-    return found.returncode == 0
+def require(*revisions: str) -> None:
+    for one in revisions:
+        found = subprocess.run(["git", "cat-file", "-e", one], cwd=ROOT, capture_output=True)
+        assert found.returncode == 0, (
+            f"the earlier version {one} is not in this checkout; an archive and a shallow clone"
+            " have none: run these tests in a clone with its history (git fetch --unshallow)"
+        )
 
 
 class Installed:
@@ -56,7 +63,7 @@ class Installed:
         self.home = home
         self.bin = home / "venv/bin"
         self.work = home / "work"
-        self.work.mkdir()
+        self.work.mkdir(exist_ok=True)
         self.environ = {
             "HOME": str(home),
             "PATH": f"{self.bin}:{home / 'bin'}:/usr/bin:/bin",
@@ -238,11 +245,107 @@ async def test_records_of_the_first_database_are_served_and_converted(tmp_path: 
         assert (ended["state"], ended["served_by"]) == ("succeeded", "opencode")
 
 
-if has(BEFORE):  # an archive or a shallow clone holds no earlier version
+async def test_an_upgrade_keeps_work_settings_and_clients_and_a_downgrade_is_refused(
+    user: Installed,
+) -> None:
+    require(BEFORE, FIRST_DATABASE)
+    async with provider() as api:
+        api.behave("one", "ok")
+        await anyio.to_thread.run_sync(upgraded, user, f"{api.url('one')}/v1")
 
-    async def test_an_upgrade_keeps_work_settings_and_clients_and_a_downgrade_is_refused(
-        user: Installed,
-    ) -> None:
-        async with provider() as api:
-            api.behave("one", "ok")
-            await anyio.to_thread.run_sync(upgraded, user, f"{api.url('one')}/v1")
+
+class Served(Installed):
+    """One whose commands run under a user manager."""
+
+    def __init__(self, manager: UserManager) -> None:
+        self._manager = manager
+        manager.path = f"{manager.home / 'venv/bin'}:{manager.path}"
+        super().__init__(manager.home)
+
+    def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        assert not stdin
+        return self._manager.run(*words)
+
+    def serve(self) -> int:
+        """Install the service as it is in this version, with no journal; its process."""
+        self.client("service", "install", "--yes")
+        manager, log = self._manager, f"append:{self._manager.log_path}"
+        place = ".config/systemd/user/fallbackd.service.d/test.conf"
+        lines = f"StandardOutput={log}\nStandardError={log}\n"
+        manager.write(place, f"[Service]\n{lines}Environment=PYTHONDONTWRITEBYTECODE=1\n")
+        manager.systemctl("daemon-reload")
+        manager.systemctl("restart", "fallbackd.service")
+        assert self.call("daemon.ping")
+        return manager.main_pid()
+
+
+RESIDENT = """\
+#!/usr/bin/python3
+import json, os, sys, time
+if "--version" in sys.argv:
+    sys.exit(print("2.1.332 (Claude Code)"))
+def put(event):
+    print(json.dumps(event, separators=(",", ":")), flush=True)
+for line in sys.stdin:
+    event = json.loads(line)
+    if event["type"] == "control_request":
+        said = {"subtype": "success", "request_id": event["request_id"]}
+        put({"type": "control_response", "response": said})
+        continue
+    text = event["message"]["content"][0]["text"]
+    put({"type": "system", "subtype": "init", "session_id": "c1"})
+    while text.startswith("wait") and not os.path.exists(os.environ["HOME"] + "/gate"):
+        time.sleep(0.1)
+    done = {"type": "result", "subtype": "success", "is_error": False, "session_id": "c1"}
+    put({**done, "result": str(os.getpid())})
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("before", [BEFORE, WITH_RESIDENTS], ids=["released", "with residents"])
+def test_the_service_is_upgraded_below_work_that_goes_on(before: str) -> None:
+    require(before)
+    with user_manager() as manager:
+        user = Served(manager)
+        stays = "[defaults]\nresidents = 1\nconfine = false\n" if before == WITH_RESIDENTS else ""
+        claude = manager.write("bin/claude", RESIDENT, mode=0o755)
+        assert claude.exists()
+        slow = agents.backend_script(
+            user.home / "bin", "slow", SLOW.format(gate=user.home / "gate")
+        )
+        manager.write(".config/fallbackd/config.toml", stays + slow)
+        user.install(before)
+        former = user.serve()
+        first = user.call(
+            "delegate", prompt="first", backend="claude", session="s", wait="finished"
+        )
+        assert first["state"] == "succeeded", first
+        begun = [
+            user.call("delegate", prompt="wait", wait="accepted", **more)
+            for more in ({"backend": "claude", "session": "s"}, {"backend": "slow"})
+        ]
+        for one in begun:
+            manager.wait_for(
+                "an attempt",
+                lambda one=one: (
+                    user.call("delegation.get", delegation=one["delegation"])["attempts"] != []
+                ),
+            )
+
+        user.install(None)
+        assert user.serve() != former
+        assert user.call("status")["daemon"]["version"] == __version__
+        for one in begun:
+            found = user.call("delegation.get", delegation=one["delegation"])
+            assert found["state"] == "running", found
+        manager.write("gate", "")
+        turn, other = (user.client("wait", one["delegation"]) for one in begun)
+        assert other == "done\n"
+        assert (turn == f"{first['text']}\n") == bool(stays), "the turn of the program that stayed"
+        for one in begun:
+            done = user.call("delegation.get", delegation=one["delegation"])
+            assert [each["state"] for each in done["attempts"]] == ["succeeded"], done
+        last = user.call("delegate", prompt="last", backend="claude", session="s", wait="finished")
+        assert last["state"] == "succeeded", last
+        assert user.client("show", first["delegation"]).count(first["text"]) >= 1
+        user.client("service", "uninstall", "--yes")
