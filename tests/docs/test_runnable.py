@@ -86,6 +86,7 @@ def test_every_piece_of_json_is_json() -> None:
 UNTIL_UP = "until .venv/bin/fb ping >/dev/null 2>&1; do sleep 0.1; done\n"
 ELSEWHERE = {
     "make demo": "tests/docs/test_screen.py",
+    "make setup && .venv/bin/python -m contrib.packages": "tests/e2e/test_packages.py",
     "make setup": "test_the_page_for_contributors_runs",
     "echo '{": "needs socat; ask.sh does the same in tests/e2e/test_small_clients.py",
     "mkdir -p $XDG": "test_the_page_for_contributors_runs",

@@ -218,10 +218,13 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, Command | None]:
 
 
 def _unknown(word: str, known: list[str]) -> str:
-    from difflib import get_close_matches  # rarely needed, slow to load
+    import shlex  # rarely needed, as the next one, which is slow to load
+    from difflib import get_close_matches
 
     if word.lower() in MEANT:
         return f"unknown command {word!r}; try: {PROG} {MEANT[word.lower()]}"
+    if " " in word.strip():
+        return f"that is no command; a prompt is run with: {PROG} delegate {shlex.quote(word)}"
     near = get_close_matches(word, known, n=1)
     hint = f"did you mean `{near[0]}`?" if near else f"`{PROG} --help` lists the commands"
     return f"unknown command {word!r}; {hint}"

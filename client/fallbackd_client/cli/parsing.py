@@ -183,6 +183,8 @@ class _Parser(argparse.ArgumentParser):
         names = message.removeprefix(_MISSING)
         if names != message and (lines := _possible(self, names.split(", ")[0])):
             message = "\n".join([f"name one of these; `{self.prog} --help` says more", *lines])
+        elif any(one.metavar == "DELEGATION" for one in self._get_positional_actions()):
+            message += f" (DELEGATION is an id of `{PROG} list`, or @last)"
         self.print_usage(sys.stderr)
         raise UsageError(message)
 
@@ -196,8 +198,26 @@ def _unknown_words(parser: argparse.ArgumentParser, words: str) -> str:
     if not first.startswith("-"):
         return f"unexpected words: {words}; put an argument of several words into quotes ({help_})"
     name = first.partition("=")[0]
-    near = get_close_matches(name, list(parser._option_string_actions), n=1)
+    known = list(parser._option_string_actions)
+    near = get_close_matches(name, known, n=1)
+    meant = _FLAGS_MEANT.get(name, "")
+    if meant.partition(" ")[0] in known:
+        near = [meant]
     return f"unknown option {name}; {f'did you mean {near[0]}?' if near else help_}"
+
+
+_FLAGS_MEANT = {
+    **dict.fromkeys(("--agent", "--provider", "--cli", "-a", "-b"), "--backend"),
+    **dict.fromkeys(("--async", "--background", "--bg", "--detach", "-d"), "--wait accepted"),
+    "--no-wait": "--wait accepted",
+    "-m": "--model",
+    **dict.fromkeys(("--dir", "--directory", "--workdir", "-C"), "--cwd"),
+    **dict.fromkeys(("--resume", "--continue", "--conversation", "-c", "-r", "-s"), "--session"),
+    **dict.fromkeys(("--time-limit", "--max-time"), "--deadline"),
+    **dict.fromkeys(("--yolo", "--full-auto", "--sandbox"), "--permissions"),
+    **dict.fromkeys(("--no-fallback", "--only", "--strict"), "--no-failover"),
+}
+"""Options that people try, and the one that does what they mean, where a command has it."""
 
 
 def _possible(parser: argparse.ArgumentParser, missing: str) -> list[str]:

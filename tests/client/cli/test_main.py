@@ -74,6 +74,9 @@ def test_a_wrong_command_line_is_usage(argv: list[str], capsys: pytest.CaptureFi
         (["delegate", "--bakend", "codex", "hi"], "did you mean --backend?"),
         (["status", "--verbos"], "did you mean --verbose?"),
         (["delegate", "--zzz", "hi"], "unknown option --zzz; `fallbackd-client delegate --help`"),
+        (["delegate", "--agent", "codex", "hi"], "did you mean --backend?"),
+        (["delegate", "--background", "hi"], "did you mean --wait accepted?"),
+        (["list", "--agent", "codex"], "unknown option --agent"),
         (["delegate", "fix", "the", "bug"], "put an argument of several words into quotes"),
     ],
 )
@@ -374,11 +377,25 @@ def test_the_short_name_starts_the_same_program() -> None:
     assert scripts["fb"] == scripts["fallbackd-client"]
 
 
+def test_a_prompt_alone_leads_to_delegate(run_cli: RunCli) -> None:
+    ran = run_cli(["count the files"], {})
+    assert ran.code == exits.USAGE
+    assert "fallbackd-client delegate 'count the files'" in ran.err
+
+
+@pytest.mark.parametrize("argv", [["wait"], ["cancel"], ["reply", "and now?"]])
+def test_a_missing_delegation_is_named_with_the_word_for_the_last_one(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    assert "DELEGATION is an id of `fallbackd-client list`, or @last" in capsys.readouterr().err
+
+
 def test_a_word_for_the_thing_leads_to_its_command(run_cli: RunCli) -> None:
     for word, command in (("stop", "cancel"), ("uninstall", "setup --undo"), ("cost", "usage")):
         ran = run_cli([word], {})
         assert ran.code == exits.USAGE
         assert f"try: fallbackd-client {command}" in ran.err
     names = {name for one in COMMANDS for name in one.names}
-    assert {one.split()[0] for one in MEANT.values()} <= names
+    assert {one.split()[0] for one in MEANT.values()} <= names | {"--version"}
     assert not names & set(MEANT)
