@@ -43,6 +43,7 @@ class DelegateArguments(TypedDict, total=False):
     wait_for_s: float | None
     wait_until_at: float | None
     not_before_at: float | None
+    not_before_s: float | None
     priority: int
     orphan_s: float | None
     metadata: dict[str, Any] | None  # the caller's own JSON

@@ -267,6 +267,25 @@ def test_it_takes_no_place_of_the_host() -> None:
     play.when(delegate("d2", backend="a")).then(starts("d2.1", "a"))
 
 
+def test_it_takes_no_place_of_the_work_that_may_be_unfinished() -> None:
+    few = {"max_unfinished": 2, "max_unfinished_of_client": 2}
+    play = Playbook(policy_of("a", "b", max_running=1, **few))
+    asks(play, "d1", not_before_at=T0 + HOUR_S).then()
+    asks(play, "d2", not_before_at=T0 + HOUR_S).then()
+    play.when(delegate("d3", backend="b"), delegate("d4", backend="b"))
+    assert play.decision.rejection is None
+    play.when(delegate("d5", backend="b"))
+    assert play.decision.rejection is not None
+
+
+def test_no_more_than_that_is_on_standby_either() -> None:
+    play = Playbook(policy_of("a", max_unfinished=2))
+    for name in ("d1", "d2", "d3"):
+        asks(play, name, not_before_at=T0 + HOUR_S).then()
+    assert play.decision.rejection is not None
+    assert "wait for a backend" in play.decision.rejection.message
+
+
 # --- a person, a login, the clock --------------------------------------------------------------
 
 
@@ -338,6 +357,23 @@ def test_a_clock_that_is_set_moves_durations_and_no_times_of_the_clock(by_s: flo
     play.at(2 * HOUR_S)
     assert play.delegation("d2").is_ended
     assert play.delegation("d1").is_ended is (by_s < 0)
+
+
+def test_a_begin_that_was_given_as_a_duration_moves_with_the_clock() -> None:
+    play = asks(Playbook(ALONE), "d1", not_before_s=HOUR_S).then()
+    play.step_clock(2 * HOUR_S).then()
+    play.at(3 * HOUR_S - 1).then()
+    play.at(3 * HOUR_S).then(starts("d1.1", "a"))
+
+
+def test_a_begin_that_a_person_moves_is_a_duration_or_a_time_as_the_person_says() -> None:
+    play = asks(Playbook(ALONE), "d1", not_before_at=T0 + HOUR_S).then()
+    play.when(StandbyAsked(delegation=DelegationId("d1"), not_before_s=2 * HOUR_S)).then()
+    play.step_clock(3 * HOUR_S).then()
+    play.when(StandbyAsked(delegation=DelegationId("d1"), priority=4)).then()
+    play.step_clock(HOUR_S).then()
+    play.at(6 * HOUR_S - 1).then()
+    play.at(6 * HOUR_S).then(starts("d1.1", "a"))
 
 
 def test_a_clock_that_is_set_over_its_time_starts_it_at_once() -> None:

@@ -87,7 +87,6 @@ from fallbackd_client.wire.methods.share import (
     ShareTestResult,
     ShareTestStep,
 )
-from fallbackd_client.wire.shapes import DelegationLine
 from fallbackd_conversations.redact import redact
 
 if TYPE_CHECKING:
@@ -112,11 +111,7 @@ async def daemon_drain(
     engine: "Engine", params: DaemonDrainParams, caller: Caller
 ) -> DaemonDrainResult:
     await caller.host.drain()
-    return DaemonDrainResult(
-        running=len(engine.snapshot().active),
-        waits_for=_waits_for(engine),
-        calls=engine.exchanges.running,
-    )
+    return DaemonDrainResult(**_unfinished(engine))
 
 
 async def daemon_undrain(
@@ -130,15 +125,22 @@ async def daemon_undrain(
 async def daemon_shutdown(
     engine: "Engine", params: DaemonShutdownParams, caller: Caller
 ) -> DaemonShutdownResult:
-    running, waits_for = len(engine.snapshot().active), _waits_for(engine)
-    calls = engine.exchanges.running
+    left = _unfinished(engine)
     caller.host.shut_down(stop_work=params.stop_work)
-    return DaemonShutdownResult(running=running, waits_for=waits_for, calls=calls)
+    return DaemonShutdownResult(**left)
 
 
-def _waits_for(engine: "Engine") -> tuple[DelegationLine, ...]:
-    active = list(engine.snapshot().active.values())[:MAX_WAITED_FOR]
-    return tuple(shapes.delegation_line(engine.as_seen(one)) for one in active)
+def _unfinished(engine: "Engine") -> dict[str, Any]:
+    """Fields of an answer: what the end of the daemon waits for, and what outlives it."""
+    active = engine.snapshot().active.values()
+    awaited = [one for one in active if not one.outlives_daemon]
+    shown = (engine.as_seen(one) for one in awaited[:MAX_WAITED_FOR])
+    return {
+        "running": len(awaited),
+        "later": len(active) - len(awaited),
+        "waits_for": tuple(map(shapes.delegation_line, shown)),
+        "calls": engine.exchanges.running,
+    }
 
 
 MAX_WAITED_FOR = 20

@@ -150,6 +150,7 @@ class StandbyAsked(Struct, frozen=True, kw_only=True, tag="standby_asked"):
     wait_for_s: float | None = None
     wait_until_at: float | None = None
     not_before_at: float | None = None
+    not_before_s: float | None = None
     priority: int | None = None
 
 

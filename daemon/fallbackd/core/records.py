@@ -513,7 +513,8 @@ class Standby(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_by_clock: bool = False
     """`limit_at` was given as a time of the clock, not as a duration."""
     not_before_at: float | None = None
-    """A time of the clock."""
+    is_delay: bool = False
+    """`not_before_at` was given as a duration, and moves with the clock."""
     priority: int = 0
     most_priority: int = 100
     timeout_s: float | None = None
@@ -672,6 +673,11 @@ class Delegation(Terms, frozen=True, kw_only=True):
         """True if it waits for a backend on the terms of its caller."""
         standby = self.standby
         return self.state == "waiting" and standby is not None and standby.since_at is not None
+
+    @property
+    def outlives_daemon(self) -> bool:
+        """True if no end of the daemon waits for it: it waits for an answer, or for a backend."""
+        return self.question is not None or self.on_standby
 
     @property
     def counted(self) -> "tuple[Attempt, ...]":

@@ -154,6 +154,7 @@ def standby(work: NewWork, *, now: float) -> Standby | None:
             wait_for_s=work.wait_for_s,
             wait_until_at=work.wait_until_at,
             not_before_at=work.not_before_at,
+            not_before_s=work.not_before_s,
             priority=work.priority,
             now=now,
         )
@@ -505,10 +506,11 @@ def _asked(runs: Runs, one: Delegation, prompt: str) -> NewWork:
         asked = msgspec.json.decode(msgspec.json.encode(whole), type=NewWork)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise Unknown(f"the parameters of {name} cannot be read: {error}") from error
-    # Times of the clock were meant for that one.
+    # Times were meant for that one.
     return structs.replace(
         asked,
         when_available=one.standby is not None,
         wait_until_at=None,
         not_before_at=None,
+        not_before_s=None,
     )

@@ -621,7 +621,7 @@ class Engine:
     def _working(self) -> list[DelegationId]:
         """Unfinished work but for what outlives the daemon: open questions, and work on standby."""
         active = self.store.peek().active
-        return [name for name, one in active.items() if not (one.question or one.on_standby)]
+        return [name for name, one in active.items() if not one.outlives_daemon]
 
     async def wait(
         self,

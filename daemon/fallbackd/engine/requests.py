@@ -65,10 +65,11 @@ class NewWork(Asked, frozen=True, kw_only=True):
     """Families of models, or delegations whose author is meant."""
     parent: str | None = None
     when_available: bool = False
-    """Wait until a backend is available, instead of being refused; so do the next three."""
+    """Wait until a backend is available, instead of being refused; so do the next four."""
     wait_for_s: float | None = None
     wait_until_at: float | None = None
     not_before_at: float | None = None
+    not_before_s: float | None = None
     priority: int = 0
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ import argparse
 
 import pytest
 
+from fallbackd_client.cli.commands.standby import not_before
 from fallbackd_client.cli.parsing import duration_s, limit_s
 
 
@@ -38,3 +39,9 @@ def test_a_limit_of_no_time_is_none(text: str) -> None:
     assert limit_s("1s") == 1
     with pytest.raises(argparse.ArgumentTypeError, match="greater than zero"):
         limit_s(text)
+
+
+def test_the_begin_of_work_is_a_duration_or_a_time_of_the_clock() -> None:
+    assert not_before("1h30m") == {"not_before_s": 5400.0}
+    assert not_before("2026-11-28 07:30").keys() == {"not_before_at"}
+    assert not_before("0s") == {}

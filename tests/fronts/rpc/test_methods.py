@@ -434,7 +434,7 @@ async def test_a_bad_configuration_is_an_error_with_its_places() -> None:
 
 async def test_drain_and_shutdown() -> None:
     async with front() as served:
-        drained = {"state": "draining", "running": 0, "waits_for": [], "calls": 0}
+        drained = {"state": "draining", "running": 0, "waits_for": [], "calls": 0, "later": 0}
         assert await result(served, "daemon.drain") == drained
         assert (await result(served, "daemon.ping"))["state"] == "draining"
         assert await result(served, "daemon.undrain") == {"state": "running"}

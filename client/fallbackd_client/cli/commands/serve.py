@@ -36,8 +36,10 @@ def waits_for_view(found: dict[str, Json], style: Style, *, nothing: str, then: 
     count = found.get("running") or 0
     counts = ((count, "delegation"), (found.get("calls") or 0, "gateway call"))
     what = " and ".join(f"{some} {one}{'s' * (some != 1)}" for some, one in counts if some)
+    later = found.get("later") or 0
+    kept = f"{later} wait for a backend or an answer, until an undrain or the next daemon"
     if not what:
-        return nothing
+        return f"{kept}\n{nothing}" if later else nothing
     shown = [f"{found.get('state', 'draining')}; waiting for {what} to end"]
     if lines:
         at = time.time()
@@ -47,6 +49,8 @@ def waits_for_view(found: dict[str, Json], style: Style, *, nothing: str, then: 
         if count > len(lines):
             shown.append(f"… and {count - len(lines)} more")
         shown.append("")
+    if later:
+        shown.append(kept)
     return "\n".join([*shown, style.paint(then, "dim")])
 
 

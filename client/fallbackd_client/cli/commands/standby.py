@@ -72,11 +72,13 @@ def until(text: str) -> dict[str, float]:
     return {"wait_for_s": found_s}
 
 
-def not_before(text: str) -> float:
+def not_before(text: str) -> dict[str, float]:
+    """The begin of work, as a parameter: after a duration, or at a time of the clock."""
     try:
-        return time.time() + duration_s(text)
+        found_s = duration_s(text)
     except argparse.ArgumentTypeError:
-        return at_time(text)
+        return {"not_before_at": at_time(text)}
+    return {"not_before_s": found_s} if found_s else {}
 
 
 def standby_flags(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +104,7 @@ def standby_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def standby_params(args: argparse.Namespace) -> dict[str, Json]:
-    return {**(args.until or {}), "not_before_at": args.not_before, "priority": args.priority}
+    return {**(args.until or {}), **(args.not_before or {}), "priority": args.priority}
 
 
 def register(parser: argparse.ArgumentParser) -> None:

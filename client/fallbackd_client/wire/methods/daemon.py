@@ -55,7 +55,9 @@ class DaemonDrainResult(Struct, frozen=True, kw_only=True):
     state: DaemonStateWord = "draining"
     """`draining`."""
     running: int = 0
-    """Delegations that have not ended."""
+    """Delegations that it waits for."""
+    later: int = 0
+    """Those that it does not wait for: they wait for a backend or for an answer, over its end."""
     waits_for: tuple[DelegationLine, ...] = ()
     """The delegations that it waits for, the first of them where there are many."""
     calls: int = 0
@@ -106,7 +108,9 @@ class DaemonShutdownResult(Struct, frozen=True, kw_only=True):
     state: DaemonStateWord = "draining"
     """`draining`."""
     running: int = 0
-    """Delegations that have not ended."""
+    """Delegations that it waits for."""
+    later: int = 0
+    """Those that it does not wait for: they wait for a backend or for an answer, over its end."""
     waits_for: tuple[DelegationLine, ...] = ()
     """The delegations that it waits for, the first of them where there are many."""
     calls: int = 0

@@ -87,6 +87,8 @@ class DelegateParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The same, until this time of the clock at most."""
     not_before_at: CalendarInstant | None = None
     """Start no attempt before this time of the clock; the work waits like the above."""
+    not_before_s: StandbyS | None = None
+    """The same, for a time from now: it moves with the clock, where that is set."""
     priority: Priority = 0
     """Rank among work that waits for a backend, highest first; 0 from inside an attempt."""
     request_id: RequestName | None = None
@@ -405,6 +407,8 @@ class DelegationStandbyParams(Struct, frozen=True, kw_only=True, omit_defaults=T
     """It is refused at this time of the clock."""
     not_before_at: CalendarInstant | None = None
     """It does not start before this time of the clock; a time that is over: at once."""
+    not_before_s: StandbyS | None = None
+    """It does not start for so long from now."""
     priority: Priority | None = None
     """Of what waits, the highest goes first."""
 

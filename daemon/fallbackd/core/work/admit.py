@@ -125,7 +125,7 @@ def _not_at_all(
         _without_place(case, event, candidates)
         or _not_inside(case, event, parent)
         or _not_its_session(case, event)
-        or _too_much(case, _client(event, parent))
+        or _too_much(case, event, _client(event, parent))
     )
 
 
@@ -366,9 +366,24 @@ def _too_large(
     )
 
 
-def _too_much(case: Case, client: str | None) -> Decision | None:
-    """Refuse work that could not start for a long time, instead of holding it."""
-    defaults, active = case.policy.defaults, case.snapshot.active
+def _too_much(case: Case, event: DelegateRequested, client: str | None) -> Decision | None:
+    """
+    Refuse work that could not start for a long time, instead of holding it. What is on standby
+    takes no place of other work, and has as many of its own.
+    """
+    defaults = case.policy.defaults
+    every = case.snapshot.active.values()
+    waits = [one for one in every if one.on_standby]
+    if event.standby is not None and len(waits) >= defaults.max_unfinished:
+        return _reject(
+            case,
+            "limit",
+            f"{len(waits)} delegations wait for a backend, which is the most (max_unfinished);"
+            " cancel some of them",
+            unfinished=len(waits),
+            limit=defaults.max_unfinished,
+        )
+    active = [one for one in every if not one.on_standby]
     unfinished = len(active)
     what_to_do = "wait for some of it to end, or cancel some of it"
     if unfinished >= defaults.max_unfinished:
@@ -382,7 +397,7 @@ def _too_much(case: Case, client: str | None) -> Decision | None:
         )
     if unfinished < defaults.max_unfinished_of_client:
         return None
-    of_client = sum(1 for one in active.values() if one.client == client)
+    of_client = sum(1 for one in active if one.client == client)
     if of_client < defaults.max_unfinished_of_client:
         return None
     return _reject(

@@ -46,6 +46,7 @@ def terms(
     wait_for_s: float | None = None,
     wait_until_at: float | None = None,
     not_before_at: float | None = None,
+    not_before_s: float | None = None,
     priority: int = 0,
     now: float,
 ) -> Standby | None:
@@ -56,13 +57,17 @@ def terms(
     Raises:
         ValueError: They contradict each other or the clock. Says what to do.
     """
-    given = (wait_for_s, wait_until_at, not_before_at)
+    given = (wait_for_s, wait_until_at, not_before_at, not_before_s)
     if not when_available and all(one is None for one in given):
         if priority:
             raise ValueError("priority: only work that waits has one; add when_available")
         return None
     if wait_for_s is not None and wait_until_at is not None:
         raise ValueError("wait_for_s and wait_until_at: give one of them")
+    if not_before_s is not None and not_before_at is not None:
+        raise ValueError("not_before_s and not_before_at: give one of them")
+    if not_before_s is not None:
+        not_before_at = now + not_before_s
     begin_at = now if not_before_at is None else max(now, not_before_at)
     limit_at = wait_until_at
     if limit_at is None:
@@ -73,10 +78,11 @@ def terms(
         days = LONGEST_S / 86_400.0
         raise ValueError(f"the wait would end in more than {days:.0f} days; give an earlier end")
     if begin_at >= limit_at:
-        raise ValueError("not_before_at: the wait ends before that; give an earlier time")
+        raise ValueError("not_before: the wait ends before that; give an earlier time")
     return Standby(
         limit_at=limit_at,
         not_before_at=not_before_at if begin_at > now else None,
+        is_delay=not_before_s is not None,
         priority=priority,
         is_by_clock=wait_until_at is not None,
     )
@@ -105,13 +111,15 @@ def standby_asked(case: Case, event: StandbyAsked) -> Decision:
 
 
 def _changed(known: Standby, event: StandbyAsked, *, now: float) -> Standby:
-    before_at = known.not_before_at if event.not_before_at is None else event.not_before_at
+    keeps = event.not_before_at is None and event.not_before_s is None
+    before_at = known.not_before_at if keeps else event.not_before_at
     is_same_end = event.wait_for_s is None and event.wait_until_at is None
     found = terms(
         when_available=True,
         wait_for_s=event.wait_for_s,
         wait_until_at=known.limit_at if is_same_end else event.wait_until_at,
         not_before_at=None if event.starts else before_at,
+        not_before_s=None if event.starts else event.not_before_s,
         priority=known.priority if event.priority is None else event.priority,
         now=now,
     )
@@ -120,6 +128,7 @@ def _changed(known: Standby, event: StandbyAsked, *, now: float) -> Standby:
         known,
         limit_at=found.limit_at,
         not_before_at=found.not_before_at,
+        is_delay=known.is_delay if keeps else found.is_delay,
         priority=min(found.priority, known.most_priority),
         is_by_clock=known.is_by_clock if is_same_end else found.is_by_clock,
         starts=event.starts,
@@ -373,6 +382,7 @@ def shifted(standby: Standby | None, by_s: float) -> Standby | None:
         standby,
         limit_at=standby.limit_at + (0.0 if standby.is_by_clock else by_s),
         since_at=moved(standby.since_at),
+        not_before_at=moved(standby.not_before_at) if standby.is_delay else standby.not_before_at,
         again_at=moved(standby.again_at),
         outer_at=moved(standby.outer_at),
     )

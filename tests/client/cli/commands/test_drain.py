@@ -31,6 +31,13 @@ def test_where_nothing_runs_it_says_so(run_cli: RunCli) -> None:
     assert ran.out == "drained; nothing runs. Accept work again: fallbackd-client undrain\n"
 
 
+def test_what_waits_for_a_backend_is_not_waited_for(run_cli: RunCli) -> None:
+    ran = run_cli(["drain"], {"daemon.drain": {"state": "draining", "running": 0, "later": 3}})
+    first, last = ran.out.splitlines()
+    assert first == "3 wait for a backend or an answer, until an undrain or the next daemon"
+    assert last.startswith("drained; nothing runs.")
+
+
 def test_work_is_accepted_again(run_cli: RunCli) -> None:
     ran = run_cli(["undrain"], {"daemon.undrain": {"state": "running"}})
     assert (ran.code, ran.out) == (0, "accepting work\n")
