@@ -123,6 +123,19 @@ def test_an_outage_that_lasts_has_no_end_and_begins_with_the_report_at_the_earli
     assert (row.began_at, row.ended_at) == (T0 + 600, None)
 
 
+def test_an_outage_that_lasts_over_a_stop_of_the_daemon_is_one() -> None:
+    moves = ((0, "broken"), (600, "stopped"), (900, "broken"), (1200, "healthy"), (1800, "broken"))
+    one = HourUse(
+        backend=BackendId("a"),
+        hour=int(T0 / HOUR),
+        moves=tuple(Move(at=T0 + at, state=state) for at, state in moves),
+    )
+    made = Report(Parts(T0, T0 + HOUR, 1), {}, now=T0 + 2 * HOUR)
+    made.add(one)
+    found = [(row.began_at - T0, row.ended_at) for row in made.result().outages]
+    assert found == [(1800, None), (0, T0 + 1200)]
+
+
 def test_a_chain_is_available_while_one_of_its_backends_is() -> None:
     hour = int(T0 / HOUR)
 

@@ -117,16 +117,29 @@ class BackendSum:
             found[one.state] = found.get(one.state, 0.0) + one.end_at - one.begin_at
         return found
 
-    def outages(self, backend: str, *, until_at: float) -> Iterable[OutageRow]:
+    def outages(self, backend: str, *, until_at: float) -> list[OutageRow]:
+        """One that a time without a daemon has interrupted is still the same."""
+        found: list[Span] = []
+        is_same = False
         for one in self.spans:
-            if one.state != STOPPED and one.state not in USABLE:
-                yield OutageRow(
-                    backend=backend,
-                    state=one.state,
-                    reason=one.reason,
-                    began_at=one.begin_at,
-                    ended_at=None if one.end_at >= until_at else one.end_at,
-                )
+            if one.state == STOPPED:
+                continue
+            is_out = one.state not in USABLE
+            if is_out and is_same and found[-1][2:] == one[2:]:
+                found[-1] = found[-1]._replace(end_at=one.end_at)
+            elif is_out:
+                found.append(one)
+            is_same = is_out
+        return [
+            OutageRow(
+                backend=backend,
+                state=one.state,
+                reason=one.reason,
+                began_at=one.begin_at,
+                ended_at=None if one.end_at >= until_at else one.end_at,
+            )
+            for one in found
+        ]
 
     def stats(self, backend: str) -> BackendStats:
         seconds = self.seconds()
