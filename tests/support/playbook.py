@@ -347,8 +347,9 @@ def succeeded(attempt: str, *, usage: Usage | None = None, gone: bool = True) ->
     )
 
 
-def failed(attempt: str, failure: Failure, **more: Any) -> AttemptEnded:
-    return AttemptEnded(attempt=AttemptId(attempt), failure=failure, exit_code=1, **more)
+def failed(attempt: str, failure: Failure, *, gone: bool = True, **more: Any) -> AttemptEnded:
+    ended = {"attempt": AttemptId(attempt), "exit_code": 1, "gone": gone, **more}
+    return AttemptEnded(failure=failure, **ended)
 
 
 def fail(
