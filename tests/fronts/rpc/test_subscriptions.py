@@ -111,6 +111,16 @@ async def test_nothing_comes_after_unsubscribing() -> None:
         }
 
 
+async def test_a_subscription_is_ended_by_its_own_connection_alone() -> None:
+    async with front() as served, served.peer() as peer, served.peer() as other:
+        result = await subscribed(peer)
+        ended = await other.call("events.unsubscribe", subscription=result["subscription"])
+        assert ended["result"]["ended"] is False
+        await served.engine.happen("health.moved")
+        (found,) = await events(peer, 1)
+        assert found["kind"] == "health.moved"
+
+
 async def test_subscriptions_of_one_connection_are_limited() -> None:
     async with front() as served, served.peer() as peer:
         for _ in range(MAX_OF_CONNECTION):

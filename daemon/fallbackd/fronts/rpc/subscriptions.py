@@ -162,9 +162,10 @@ class Subscriptions:
         return one.id, last_seq, warning
 
     def end(self, owner: Caller, name: str) -> bool:
-        found = self._by_owner.get(owner, {}).pop(name, None)
+        if self._by_owner.get(owner, {}).pop(name, None) is None:
+            return False  # there is none, or another connection's
         self._live.pop(name, None)
-        return found is not None
+        return True
 
     def _forget(self, owner: Caller) -> None:
         for name in self._by_owner.pop(owner, {}):
