@@ -1,6 +1,7 @@
 """Who may ask the gateway, and what nobody learns."""
 
 import errno
+import json
 import os
 import socket
 import subprocess
@@ -325,6 +326,36 @@ model = "m"
 cost = "metered"
 """
     return paid + backend_script(tmp_path / "bin", "agent", "exit 1")
+
+
+CONTINUES = """
+import http.client, json, os
+def ask(**more):
+    line = http.client.HTTPConnection("127.0.0.1", A_PORT)
+    body = json.dumps({"model": "team", "input": "x", **more})
+    own = {"x-api-key": os.environ["FALLBACKD_GATEWAY_TOKEN"], "content-type": "application/json"}
+    line.request("POST", "/v1/responses", body, own)
+    return json.load(line.getresponse())
+own = ask()["id"]
+said = [ask(previous_response_id=one) for one in (own, THEIRS, "resp_of_nobody")]
+refused = [(one.get("error") or {}).get("message", "") for one in said[1:]]
+print(json.dumps(["id" in said[0], *refused]))
+"""
+
+
+async def test_an_attempt_continues_only_answers_that_it_was_given(tmp_path: Path) -> None:
+    async with gate(tmp_path, mode="responses", more=with_agent(tmp_path)) as g:
+        theirs = (await g.ask(stream=False)).json()["id"]
+        code = CONTINUES.replace("THEIRS", repr(theirs))
+        is_continued, *refused = json.loads(
+            await ask_from_inside(g, tmp_path, code, permissions="read")
+        )
+        assert is_continued
+        for one in refused:
+            assert "your delegation was given no such response" in one
+        more = {**g.body(stream=False), "previous_response_id": theirs}
+        own = await g.client.post(g.path(), json=more, headers={"x-api-key": g.token})
+        assert own.status_code == 200
 
 
 async def test_an_attempt_sends_its_own_token_and_spends_what_it_may(tmp_path: Path) -> None:

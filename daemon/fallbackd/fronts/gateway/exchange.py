@@ -499,6 +499,7 @@ class Exchange:
             entries = choosing.unmetered(entries, backends)
             if not entries:
                 raise choosing.all_metered(name, self._asker)
+        self._makers.require_own(self._asked.previous, self._asker)
         of_one = self._asked.previous or self._key
         return found, *self._makers.fitting(of_one, entries, backends)
 
@@ -741,7 +742,8 @@ class Exchange:
 
     def _keep(self, response: str, backend: BackendId, credential: str | None) -> None:
         is_stored = self._asked.is_stored
-        self._makers.keep(response, backend, credential, is_stored=is_stored)
+        inside = self._asker.inside
+        self._makers.keep(response, backend, credential, is_stored=is_stored, inside=inside)
 
     def _not_done(self, failed: NotAnswered, backend: BackendId, bound: Maker | None) -> None:
         """Note a failure of a request that acts: it is sent again only if it was not begun."""

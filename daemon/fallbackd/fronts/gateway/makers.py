@@ -20,8 +20,9 @@ from fallbackd.backends import passage
 from fallbackd.backends.passage import AnswerWatch, Passage
 from fallbackd.backends.sieve import Sieve
 from fallbackd.backends.spec import NotConfigured
+from fallbackd.core.authority import Authority
 from fallbackd.core.health import view
-from fallbackd.core.ids import BackendId
+from fallbackd.core.ids import BackendId, DelegationId
 from fallbackd.core.policy import Backend, Entry
 from fallbackd.core.protocol import HttpRequest, HttpResponse
 from fallbackd.core.scopes import backend_scope
@@ -59,6 +60,8 @@ class Maker(Struct, frozen=True):
     backend: BackendId
     credential: str | None
     """The label of the account that has it."""
+    inside: tuple[DelegationId, ...] = ()
+    """The delegations inside which it was asked for, as long as the daemon runs."""
 
     def can_be_asked(self, backends: Mapping[BackendId, Backend]) -> bool:
         """Return whether the account is still configured."""
@@ -103,6 +106,7 @@ class Makers:
         credential: str | None,
         *,
         is_stored: bool = True,
+        inside: tuple[DelegationId, ...] = (),
     ) -> None:
         """
         Args:
@@ -110,7 +114,7 @@ class Makers:
         """
         if not response or backend is None:
             return
-        maker = Maker(backend, credential)
+        maker = Maker(backend, credential, inside)
         if self._kept.get(response) == maker:
             return
         self._kept[response] = maker
@@ -121,6 +125,19 @@ class Makers:
 
     def find(self, response: str) -> Maker | None:
         return self._kept.get(response)
+
+    def require_own(self, previous: str | None, asker: Authority) -> None:
+        """
+        Raises:
+            Refusal: It is not known as an answer to the delegation that asks.
+        """
+        if asker.is_person or previous is None:
+            return
+        maker = self._kept.get(previous)
+        if maker is None or not set(asker.inside) <= set(maker.inside):
+            text = "previous_response_id, conversation: your delegation was given no such response;"
+            text += " send the whole conversation instead"
+            raise Refusal(400, text, "previous_response_not_found")
 
     def forget(self, response: str) -> None:
         if self._kept.pop(response, None) is not None:
