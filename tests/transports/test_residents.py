@@ -493,6 +493,16 @@ async def test_what_cannot_be_taken_up_is_ended_and_proven_so(tmp_path: Path) ->
         assert not lives(before.pids[0])
 
 
+async def test_a_turn_whose_way_a_daemon_does_not_know_ends_with_a_proof(tmp_path: Path) -> None:
+    before = await left_in_its_turn(tmp_path, "hang")
+    (record,) = (tmp_path / "residents").glob("*/turn.json")
+    record.write_text(record.read_text().replace('"claude"', '"of another version"'))
+    async with staying(tmp_path) as place:
+        assert (await place.taken_up()).ended.gone
+        assert await place.transport.end_leftover("d1.1", str(tmp_path / "attempt1"))
+        assert not lives(before.pids[0])
+
+
 async def test_what_is_no_resident_in_their_directory_keeps_no_daemon_from_starting(
     tmp_path: Path,
 ) -> None:

@@ -99,6 +99,8 @@ class ResidentTransport:
         self._all: set[Resident] = set()
         self._unclaimed: dict[str, Resident] = {}
         """Residents of an earlier daemon, by the attempt whose turn is under way."""
+        self._ended: dict[str, Exit] = {}
+        """How the resident of a turn ended that could not be taken up."""
         self._refusing: set[object] = set()
         """Executables that do not know the way in."""
         self._is_closed = False
@@ -148,6 +150,8 @@ class ResidentTransport:
             return Unsent() if found is None and record is not None else found
         resident = self._unclaimed.pop(attempt, None)
         heard, head = None, ""
+        if record.exit is None:
+            record = structs.replace(record, exit=self._ended.get(attempt))
         if resident is not None and record.exit is None:
             known = read_resident(resident.directory) or ResidentRecord(way="")
             head = known.head
@@ -421,7 +425,10 @@ class ResidentTransport:
             home=os.path.expanduser("~"),
         )
         found = glob.glob(pattern) if pattern is not None else []
-        latest = max((os.stat(path).st_mtime for path in found), default=0.0)
+        try:
+            latest = max((os.stat(path).st_mtime for path in found), default=0.0)
+        except OSError:
+            return True  # another program has just put another one in its place
         return latest > one.written_until + FOREIGN_S
 
     # --- how long one stays ---------------------------------------------------------------------
@@ -472,7 +479,9 @@ class ResidentTransport:
             if record is None or running is None or record.way not in WAYS:
                 if running is not None:
                     running.stop(grace_s=0.0)
-                    await _drained(running)
+                    ended = await _drained(running)
+                    if record is not None and record.attempt:
+                        self._ended[record.attempt] = ended
                 await anyio.to_thread.run_sync(partial(shutil.rmtree, directory, True))
                 continue
             one = Resident(
@@ -523,7 +532,8 @@ class ResidentTransport:
             return None
         if record is None or record.phase == "opened":
             return None
-        return record.exit is not None and record.exit.gone
+        ended = record.exit or self._ended.get(attempt)
+        return ended is not None and ended.gone
 
     # --- who asks, and what there is ------------------------------------------------------------
 
