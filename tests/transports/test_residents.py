@@ -251,6 +251,7 @@ async def test_what_rests_and_would_obey_a_directory_at_once_ends_before_that_is
     async with staying(tmp_path) as place:
         assert (await place.ask("say one")).text == "one"
         assert await place.transport.prepare(place.call("not sent"))
+        await place.noted("start", 2)
         assert await place.transport.prepare(place.call("not sent", watches=False))
         await place.noted("start", 3)
         mine = place.call("say two", resume="c1")
@@ -415,6 +416,24 @@ async def test_a_stop_before_the_prompt_was_sent_sends_none(tmp_path: Path) -> N
         assert heard.ended.stopped
         assert heard.ended.gone
         assert place.notes("prompt") == []
+
+
+async def test_a_stop_before_the_prompt_was_sent_leaves_one_that_rests_as_it_was(
+    tmp_path: Path,
+) -> None:
+    async with staying(tmp_path) as place:
+        assert (await place.ask("say one")).text == "one"
+        (pid,) = place.pids
+        os.kill(pid, signal.SIGSTOP)
+        heard = Heard(await place.open(place.call("say two", resume="c1")))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(heard.listen)
+            await until(lambda: place.transport.list()[0].state == "working")
+            heard.running.stop(grace_s=0)
+        os.kill(pid, signal.SIGCONT)
+        assert (heard.ended.stopped, heard.ended.gone) == (True, True)
+        assert (await place.ask("say three", resume="c1")).text == "three"
+        assert place.pids == [pid]
 
 
 # --- a daemon that ends --------------------------------------------------------------------------

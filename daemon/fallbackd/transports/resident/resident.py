@@ -325,10 +325,12 @@ class Resident:
             return False
         asked = self._way.ready(mark) if is_new else self._way.before(mark, conversation)
         answered = self._marks[mark] = anyio.Event()
-        with anyio.move_on_after(ANSWER_S if limit_s is None else limit_s):
-            if await running.say(asked):
-                await answered.wait()
-        is_asked = self._marks.pop(mark, None) is not None  # it has not answered
+        try:
+            with anyio.move_on_after(ANSWER_S if limit_s is None else limit_s):
+                if await running.say(asked):
+                    await answered.wait()
+        finally:
+            is_asked = self._marks.pop(mark, None) is not None  # it has not answered
         self.conversation = self.conversation or conversation
         self.was_refused = mark in self._refused
         self.is_ready = not is_asked and mark not in self._refused and not self.is_retired

@@ -267,7 +267,7 @@ class ResidentTransport:
             if not one.is_resting or one.key != key or not one.may_take(wanted):
                 continue
             one.attempt = attempt
-            is_usable = False
+            is_usable = was_asked = False
             try:
                 if not one.is_ready:
                     await one.came_up.wait()
@@ -276,9 +276,12 @@ class ResidentTransport:
                     and not self._is_foreign(one, residency, environ)
                     and await one.is_usable(conversation=wanted)
                 )
+                was_asked = True
             finally:
-                if not is_usable:
+                if not is_usable and (was_asked or one.conversation != wanted):
                     one.stop()
+                elif not is_usable:  # the prompt was withdrawn, and it has not gone anywhere
+                    one.attempt = ""
             if is_usable:
                 return one
             await one.ended()
