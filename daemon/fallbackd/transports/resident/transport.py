@@ -100,7 +100,7 @@ class ResidentTransport:
         self._unclaimed: dict[str, Resident] = {}
         """Residents of an earlier daemon, by the attempt whose turn is under way."""
         self._ended: dict[str, Exit] = {}
-        """How the resident of a turn ended that could not be taken up."""
+        """How the resident of a turn ended that this daemon cannot read."""
         self._refusing: set[object] = set()
         """Executables that do not know the way in."""
         self._is_closed = False
