@@ -163,14 +163,21 @@ async def begin(
         given = await carried(host, prepared, kind, options, path=earlier)
     has_program = kind.program(options) is not None
     place = _laid_out(host, order, prepared, given, works=has_program)
-    planted = await _planted(host, order, prepared, kind, options, place) if has_program else {}
+    reads = prepared.delegation.permissions == "read"
+    writes = may_write(host.settings.policy, (Entry(backend=order.backend),), reads=reads)
+    planted = (
+        await _planted(host, order, prepared, kind, options, place, writes=writes)
+        if has_program
+        else {}
+    )
     await _keep_git(host, order, prepared.delegation, place.cwd)
     call = _call(
         host, live, prepared, kind, options, given=given, place=place, planted=tuple(planted)
     )
     before = None
-    if has_program and prepared.delegation.permissions != "read":
+    if has_program and writes:
         await world.end_watchers(call, place.cwd)
+    if has_program and not reads:
         before = prepared.looked.recent(now=host.clock.now())
         if before is None:
             before = await anyio.to_thread.run_sync(world.fingerprint, place.cwd)
@@ -217,15 +224,15 @@ async def _planted(
     kind: BackendKind,
     options: Options,
     place: _Place,
+    *,
+    writes: bool,
 ) -> Mapping[str, AttemptId]:
     """Planted configuration that its program is started without. Raises `CannotBegin`."""
-    delegation, policy = prepared.delegation, host.settings.policy
-    reads = delegation.permissions == "read"
     found = await host.planted.begin(
         order.attempt,
-        delegation,
+        prepared.delegation,
         place.cwd,
-        writes=may_write(policy, (Entry(backend=order.backend),), reads=reads),
+        writes=writes,
         now=host.clock.now(),
     )
     found = of_kind(found, kind)
