@@ -146,7 +146,9 @@ async def test_a_tool_of_a_later_turn_may_what_that_turn_may(tmp_path: Path) -> 
 
 
 @every_kind
-async def test_a_limit_is_failed_over_from_and_the_process_stays(tmp_path: Path, kind: str) -> None:
+async def test_a_limit_is_failed_over_from_and_the_process_stays_where_it_is_safe(
+    tmp_path: Path, kind: str
+) -> None:
     async with scene(tmp_path, residents=2, backends={kind: ["retries = 0"]}) as s:
         assert (await s.delegate(kind, session="talk"))["text"] == TEXT
         (before,) = matching(stays(s, kind))
@@ -154,7 +156,9 @@ async def test_a_limit_is_failed_over_from_and_the_process_stays(tmp_path: Path,
         done = await s.delegate(kind, then="opencode", session="talk")
         assert done["served_by"] == "opencode", s.daemon.log()
         assert done["attempts"][0]["failure"]["reason"] in ("rate_limit", "usage_limit")
-        assert [process.pid for process in matching(stays(s, kind))] == [before.pid]
+        # claude would obey settings at once that opencode may write.
+        left = [process.pid for process in matching(stays(s, kind))]
+        assert left == ([before.pid] if kind == "codex" else [])
         await s.forget_failures()
         s.provider.behave(kind, "ok")
         assert (await s.delegate(kind, session="other"))["text"] == TEXT
