@@ -140,4 +140,4 @@ release: check ## build the packages, install them in a clean place, print what 
 	@echo "Publish: git tag v$$($(BIN)/python -m hatchling version) && git push --tags; then upload the files of dist/."
 
 clean: ## remove what the targets have made
-	rm -rf $(VENV) .venv-weights .venv-docs .venv-mcp .venv-sdk .venv-packages .venv-demo build .e2e .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-weights .venv-docs .venv-mcp .venv-sdk .venv-packages .venv-demo build .e2e .e2e-agents .e2e-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -105,6 +105,16 @@ def test_a_request_without_substance_is_read_from_the_call_that_it_names() -> No
     assert chosen(way, {"toolCallId": "another"}) == NO
 
 
+def test_arguments_that_are_shown_as_a_text_are_read() -> None:
+    way, _ = opened(runs_commands=True)
+    text = {"type": "text", "text": json.dumps({"command": "git push"})}
+    shown = [{"type": "content", "content": text}]
+    for command, expected in (("git push", NO), ("make", YES)):
+        text["text"] = json.dumps({"command": command})
+        hear(way, update("tool_call", toolCallId=command, kind="execute", content=shown))
+        assert chosen(way, {"toolCallId": command, "title": "Bash"}) == expected
+
+
 def test_a_request_without_a_fitting_option_is_cancelled() -> None:
     way, _ = opened("read")
     assert chosen(way, {"kind": "edit"}, [{"optionId": "y", "kind": "allow_once"}]) == {
@@ -239,8 +249,22 @@ def test_a_failure_in_prose_is_no_answer_and_is_not_passed_on() -> None:
     assert not any(isinstance(one, AgentText) for one in seen)
     _, outcome = read(NEW, chunk(text), END)
     assert isinstance(outcome, Reply), "of an agent that is not known for it"
-    _, outcome = read(NEW, chunk(f"{text}\nI found this line."), END, command="copilot")
+    seen, outcome = read(NEW, chunk(text), chunk(" I found this."), END, command="copilot")
     assert isinstance(outcome, Reply)
+    assert AgentText(f"{text} I found this.") in seen
+
+
+def test_what_an_agent_repeats_after_a_retry_is_passed_on_once() -> None:
+    again = "Info: Response was interrupted due to a server error. Retrying..."
+    seen, outcome = read(
+        *(NEW, chunk("one "), chunk("two "), chunk(again)),
+        *(chunk("one "), chunk("two "), chunk("three"), END),
+        command="copilot",
+    )
+    assert [type(one) for one in seen if isinstance(one, Retrying)] == [Retrying]
+    told = "".join(one.text for one in seen if isinstance(one, AgentText))
+    assert isinstance(outcome, Reply)
+    assert (told, outcome.text) == ("one two three", "one two three")
 
 
 def test_a_retry_that_an_agent_announces_is_seen() -> None:

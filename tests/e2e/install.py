@@ -5,6 +5,8 @@ Puts the agent CLIs of `package.json` and a clean Debian into `.e2e/`:
 Does nothing when `.e2e/` already holds what the lock file names. Ends with a sentence and status 1
 when node or npm is missing; the tests never skip for want of a CLI.
 
+The agents of `agents/package.json` are put into `.e2e-agents/`, with a Node.js of their own.
+
 With `FALLBACKD_E2E=newest` the place is `.e2e-newest/`, and what npm calls the latest version of
 each is installed there anew, without a lock: what users will have tomorrow.
 """
@@ -20,6 +22,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 HERE = Path(__file__).resolve().parent
 IS_NEWEST = os.environ.get("FALLBACKD_E2E") == "newest"
 PLACE = HERE.parents[1] / (".e2e-newest" if IS_NEWEST else ".e2e")
@@ -29,36 +33,53 @@ STAMP = "installed"
 BIN = PLACE / "node_modules" / ".bin"
 
 
-def wanted() -> str:
-    if IS_NEWEST:
+class Set(Struct, frozen=True, kw_only=True):
+    source: Path
+    place: Path
+
+    @property
+    def bin(self) -> Path:
+        return self.place / "node_modules" / ".bin"
+
+    @property
+    def is_newest(self) -> bool:
+        return IS_NEWEST and self is CLIS
+
+
+CLIS = Set(source=HERE, place=PLACE)
+AGENTS = Set(source=HERE / "agents", place=HERE.parents[1] / ".e2e-agents")
+
+
+def wanted(set: Set = CLIS) -> str:
+    if set.is_newest:
         return "newest"
     digest = hashlib.sha256()
     for name in FILES:
-        digest.update((HERE / name).read_bytes())
+        digest.update((set.source / name).read_bytes())
     return digest.hexdigest()
 
 
-def is_installed() -> bool:
-    stamp = PLACE / STAMP
-    return stamp.is_file() and stamp.read_text() == wanted()
+def is_installed(set: Set = CLIS) -> bool:
+    stamp = set.place / STAMP
+    return stamp.is_file() and stamp.read_text() == wanted(set)
 
 
-def install() -> None:
+def install(set: Set = CLIS) -> None:
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             raise SystemExit(f"{program} is not on PATH; the end-to-end tests need Node.js 20")
-    PLACE.mkdir(exist_ok=True)
-    (PLACE / STAMP).unlink(missing_ok=True)
+    set.place.mkdir(exist_ok=True)
+    (set.place / STAMP).unlink(missing_ok=True)
     for name in FILES:
-        shutil.copyfile(HERE / name, PLACE / name)
-    if IS_NEWEST:
-        (PLACE / LOCK).unlink()
-        pinned = json.loads((HERE / "package.json").read_text())["dependencies"]
-        _npm("install", "--save-exact", *(f"{name}@latest" for name in pinned))
+        shutil.copyfile(set.source / name, set.place / name)
+    if set.is_newest:
+        (set.place / LOCK).unlink()
+        pinned = json.loads((set.source / "package.json").read_text())["dependencies"]
+        _npm(set.place, "install", "--save-exact", *(f"{name}@latest" for name in pinned))
         _say_versions(pinned)
     else:
-        _npm("ci")
-    (PLACE / STAMP).write_text(wanted())
+        _npm(set.place, "ci")
+    (set.place / STAMP).write_text(wanted(set))
 
 
 DEBIAN = PLACE / "debian.tar"
@@ -92,11 +113,11 @@ def install_debian() -> None:
         draft.replace(DEBIAN)
 
 
-def _npm(*words: str) -> None:
+def _npm(place: Path, *words: str) -> None:
     command = ["npm", *words, "--no-audit", "--no-fund", "--loglevel=error"]
-    done = subprocess.run(command, cwd=PLACE, check=False)
+    done = subprocess.run(command, cwd=place, check=False)
     if done.returncode:
-        raise SystemExit(f"npm {words[0]} ended with {done.returncode} in {PLACE}")
+        raise SystemExit(f"npm {words[0]} ended with {done.returncode} in {place}")
 
 
 def _say_versions(pinned: Mapping[str, str]) -> None:
@@ -107,9 +128,10 @@ def _say_versions(pinned: Mapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    if is_installed() and not IS_NEWEST:
-        sys.stdout.write(f"{PLACE.name}/ is up to date\n")
-    else:
-        install()
+    for each in (CLIS,) if IS_NEWEST else (CLIS, AGENTS):
+        if is_installed(each) and not IS_NEWEST:
+            sys.stdout.write(f"{each.place.name}/ is up to date\n")
+        else:
+            install(each)
     if not (IS_NEWEST or DEBIAN.is_file()):
         install_debian()

@@ -55,8 +55,10 @@ class Agent(Struct, frozen=True, kw_only=True):
     """Places of its own, beside those that are named after its program."""
     reads: tuple[str, ...] = ()
     """Its settings and logins: one that is changed ends a resident."""
+    retries: str = ""
+    """Pattern of a piece of text by which it says that it asks its provider again."""
     failed: str = ""
-    """Pattern of each line of a message that is no answer, but the agent's word of a failure."""
+    """Pattern of a last piece of text that is no answer, but the agent's word of a failure."""
     counts_session: bool = False
     """The usage that it states is that of the whole session."""
     env: Mapping[str, str] = {}
@@ -66,8 +68,10 @@ _ANY = Agent()
 AGENTS: Mapping[str, Agent] = {
     "copilot": Agent(
         writes=("~/.copilot/", "~/.cache/copilot/"),
-        reads=("~/.copilot/config.json", "~/.copilot/mcp-config.json"),
-        failed=r"(?:Error|Info): .*",
+        reads=("~/.copilot/mcp-config.json",),
+        retries=r"Info: (?:Request failed|Response was interrupted).{0,200}Retrying\.\.\.",
+        failed=r"Error: (?:\d{3} |Authentication failed|Failed to get response).*"
+        r"|Error: .{0,2000}\(HTTP \d{3}\).*|Info: Operation cancelled by user",
         counts_session=True,
     ),
     "gemini": Agent(
@@ -132,18 +136,18 @@ class AcpParser(CliParser):
         super().__init__()
         self.has_events = True  # what it prints beside the protocol is no answer
         agent = agent_of(options)
-        self._failed = re.compile(agent.failed or r"(?!)")
+        self._retries, self._failed = (
+            re.compile(pattern or r"(?!)", re.S) for pattern in (agent.retries, agent.failed)
+        )
         self._counts_session = agent.counts_session
         self._used_before: dict[str, Any] = {}
         self._passages: list[str] = [""]
         """Text between tool calls."""
-        self._untold = ""
-        """Text that reads like a failure, and has not been passed on."""
+        self._notice = ""
+        """The last piece of text, where it reads like a failure: it has not been passed on."""
         self._tools: dict[str, str] = {}
         """Tool calls that have begun, by id, as people read them."""
         self._known: dict[str, dict[str, Any]] = {}
-        self._has_done = False
-        """A tool call has ended well."""
         self._asked: set[str] = set()
         self._refused: list[str] = []
         self._stopped = ""
@@ -185,7 +189,8 @@ class AcpParser(CliParser):
                 lost = _LOST if id.endswith("session/load") else ""
                 self.error = evidence_of(error, code=lost)
                 return [Output()]
-            self._passages, self._untold = [""], ""
+            self._passages, self._notice = [""], ""
+            self._draft = self._repeated = ""
             self._tools.clear()
             self._known.clear()
             return self._in_session(words(result.get("sessionId")))
@@ -202,8 +207,6 @@ class AcpParser(CliParser):
             input_tokens=self._of_turn(used, "inputTokens", "input_tokens"),
             output_tokens=self._of_turn(used, "outputTokens", "output_tokens"),
         )
-        if self._untold and self._is_answer():
-            return [*self._tell(), self.usage]
         return [self.usage]
 
     def _of_turn(self, used: dict[str, Any], *names: str) -> int:
@@ -259,40 +262,40 @@ class AcpParser(CliParser):
         return [Output()]
 
     def _read_text_piece(self, text: str) -> list[Observation]:
+        if self._retries.fullmatch(text):
+            self._passages[-1] = ""
+            self.begins()
+            return [self.retries(_evidence(text, code=_AGAIN))]
         if not text:
             return [Output()]
-        self._passages[-1] += text
-        self._untold += text
-        if self._is_failure(self._untold):
+        before, self._notice = self._notice, ""
+        if self._failed.fullmatch(text):
+            self._notice = f"{before}{text}"
             return [Output()]
-        return self._tell()
-
-    def _tell(self) -> list[Observation]:
-        text, self._untold = self._untold, ""
-        is_next = len(self._passages) > 1 and self._passages[-1] == text
-        return [self.answers(), AgentText(f"\n\n{text}" if is_next else text)]
-
-    def _is_failure(self, text: str) -> bool:
-        lines = [line for line in text.splitlines() if line.strip()]
-        return bool(lines) and all(self._failed.fullmatch(line) for line in lines)
+        text = f"{before}{text}"
+        is_next = len(self._passages) > 1 and not self._passages[-1]
+        self._passages[-1] += text
+        told = self.writes(f"\n\n{text}" if is_next else text)
+        is_again = any(isinstance(one, AgentText) and one.again for one in told)
+        return told if is_again else [self.answers(), *told]
 
     def _read_tool(self, call: dict[str, Any], *, is_asked: bool = False) -> list[Observation]:
         """Read a part of what is said of a call. It has begun once its arguments are known."""
         id, status = words(call.get("toolCallId")), call.get("status")
         known = self._known.setdefault(id, {})
-        known |= {name: call[name] for name in ("title", "kind", "rawInput") if call.get(name)}
+        known |= residents.substance_of(call)
         seen: list[Observation] = []
         is_begun = is_asked or status not in (None, "pending") or "rawInput" in known
         if known and is_begun and id not in self._tools:
             if self._passages[-1]:
                 self._passages.append("")
+            self._draft = self._repeated = ""
             kind, given = words(known.get("kind")), known.get("rawInput")
             name = words(known.get("title")) or kind
             harmless = {name} if kind in _HARMLESS else frozenset[str]()
             seen += [self.answers(), started(name, given, call=id, harmless=harmless)]
             self._tools[id] = call_words(name, given)
         if status in ("completed", "failed"):
-            self._has_done = self._has_done or status == "completed"
             if status == "failed" and id in self._asked:
                 self._refused.append(self._tools.get(id, ""))
             seen.append(ToolEnded(call=id, failed=status == "failed"))
@@ -304,10 +307,6 @@ class AcpParser(CliParser):
         last = self._passages[-1]
         return last if last.strip() else "\n\n".join(one for one in self._passages if one.strip())
 
-    def _is_answer(self) -> bool:
-        """Test whether what it said is more than its own word of a failure."""
-        return self._has_done or not self._is_failure(self._text())
-
     def reply(self, exit: ProcessExit) -> Reply | None:
         self.error = self._failure or self.error
         if not self._is_over or self.error is not None or exit.stopped:
@@ -317,15 +316,15 @@ class AcpParser(CliParser):
             self.error = _evidence(text or f"its turn ended: {self._stopped}", code=self._stopped)
             return None
         is_mute = not text.strip()
-        if self._refused and (is_mute or not self._is_answer()):
+        if self._refused and (is_mute or self._notice):
             calls = ", ".join(dict.fromkeys(self._refused))
             self.error = _evidence(f"it was refused, and ended its turn: {calls}", code=_REFUSED)
             return None
+        if self._notice:
+            self.error = _evidence(self._notice)
+            return None
         if is_mute:
             self.error = self.retrying or Evidence(stream="jsonl", empty=True)
-            return None
-        if not self._is_answer():
-            self.error = _evidence(_last_line(text))
             return None
         whole = self.whole(text, exit)
         if whole is not None and self._stopped == "max_tokens":
@@ -338,17 +337,12 @@ _HARMLESS = frozenset({"read", "search", "fetch", "think"})
 _WAY_OUT = 'use permission `full`, or `shell = "confined"` for commands'
 _LOST = "session_load"
 _REFUSED = "call_refused"
-_STATUS = re.compile(r"^\D{0,60}?\b([45]\d\d)\b")
-
-
-def _last_line(text: str) -> str:
-    """The line that says most: of failures that it has tried again after, the last one."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return next((one for one in reversed(lines) if one.startswith("Error")), lines[-1])
+_AGAIN = "transient"
+_STATUS = re.compile(r"(?:^|Last error: )\D{0,60}?\b([45]\d\d)\b")
 
 
 def _evidence(text: str, *, code: str = "", status: int | None = None) -> Evidence:
-    found = _STATUS.match(text[:200])
+    found = _STATUS.search(text[:2000])
     return Evidence(
         text=text,
         stream="jsonl",
@@ -391,7 +385,7 @@ RULES = (
     Rule(
         "acp-server",
         Reason.SERVER_ERROR,
-        codes=("server_error", "responsetoomanyfailedattempts"),
+        codes=("server_error", "responsetoomanyfailedattempts", _AGAIN),
         requires_exit=False,
     ),
     Rule(

@@ -448,7 +448,7 @@ class AcpWay(RpcWay):
         """Keep what is said of a tool call, and return all that is known of it."""
         id = _word(said.get("toolCallId"))
         known = self._calls_seen.pop(id, {})
-        known |= {name: said[name] for name in _SUBSTANCE if said.get(name)}
+        known |= substance_of(said)
         if len(self._calls_seen) < _MAX_CALLS:
             self._calls_seen[id] = known
         return known
@@ -494,6 +494,22 @@ _OF_A_TURN = frozenset(
 )
 _SUBSTANCE = ("kind", "title", "locations", "rawInput")
 _MAX_CALLS = 1000
+
+
+def substance_of(call: dict[str, Any]) -> dict[str, Any]:
+    """Read what a message says of a tool call. Some show its arguments as a text of JSON."""
+    known = {name: call[name] for name in _SUBSTANCE if call.get(name)}
+    shown = call.get("content")
+    text = (
+        _dict(_dict(shown[0]).get("content")).get("text")
+        if shown and isinstance(shown, list)
+        else ""
+    )
+    if "rawInput" not in known and isinstance(text, str) and (given := _object(text.encode())):
+        known["rawInput"] = given
+    return known
+
+
 _ASKING = ("default", "ask", "manual", "agent")
 """Last parts of the names of modes in which an agent asks before it acts."""
 
