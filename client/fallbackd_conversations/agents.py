@@ -54,6 +54,8 @@ class Rendered(Struct, frozen=True, kw_only=True):
     data: bytes
     path: Path | None
     """Where its file has to be; None: anywhere, the program is given it."""
+    line: int = 1
+    """Version of the program that takes it."""
 
 
 class StoredBy(Struct, frozen=True, kw_only=True):
@@ -289,8 +291,10 @@ def _render_opencode(
     if not model:
         return None  # a prompt without a model goes to that of the messages before it
     id = opencode.new_session_id(now, seed)
-    data = opencode.render(said, id=id, cwd=cwd, now=now, model=model, owner=owner)
-    return Rendered(agent="opencode", id=id, data=data, path=None)
+    line = 2 if opencode.is_second(place) else 1
+    render = opencode.render_second if line == 2 else opencode.render
+    data = render(said, id=id, cwd=cwd, now=now, model=model, owner=owner)
+    return Rendered(agent="opencode", id=id, data=data, path=None, line=line)
 
 
 AGENTS: Mapping[str, StoredBy] = {

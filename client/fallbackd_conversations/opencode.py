@@ -1,7 +1,11 @@
 """
 opencode: everything is in `opencode.db`; `opencode export` and `import` speak one object of JSON.
 
+Version 2 has other tables, beside which those of version 1 are stale, and `session import`.
+
 Source: the database and exports of opencode 1.18.33. Ids sort by time, those of sessions backwards.
+For version 2 its documentation, and a contract generated from 2.1.2; unverified against the
+program.
 """
 
 import errno
@@ -48,9 +52,32 @@ MAX_CHARS = 32 * 1024 * 1024
 _HEAD_CHARS = 1000
 _FIELD = re.compile(r'"(type|mime|filename)":"([^"\\]*)"')
 TAKES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
-_NEWER_TABLES = (
-    "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name GLOB 'session_v[0-9]*' LIMIT 1"
+_LATER_TABLES = (
+    "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'session_v[0-9]*'"
+    " ORDER BY length(name) DESC, name DESC LIMIT 1"
 )
+_SECOND = "session_v2"
+_SECOND_COLUMNS = (
+    "SELECT s.id, s.parent_id, s.directory, s.title, s.model, s.time_updated,"
+    " m.id, m.session_id, m.type, m.seq, m.data FROM session_v2 s, session_message m LIMIT 0"
+)
+_DIRECTORY = (
+    "SELECT directory FROM session WHERE id = ?",
+    "SELECT directory FROM session_v2 WHERE id = ?",
+)
+_NEWEST = (
+    "SELECT time_updated, id FROM session WHERE parent_id IS NULL AND title <> ?"
+    " ORDER BY time_updated DESC LIMIT ?",
+    "SELECT time_updated, id FROM session_v2 WHERE parent_id IS NULL"
+    " AND coalesce(title, '') <> ? ORDER BY time_updated DESC LIMIT ?",
+)
+_MODELS = (
+    "SELECT data FROM message WHERE length(data) < ? ORDER BY id DESC LIMIT 20",
+    "SELECT model FROM session_v2 WHERE length(model) < ? ORDER BY time_updated DESC LIMIT 20",
+)
+"""What is asked of version 1, and of version 2."""
+_NAMES = {"shell": SHELL, "subagent": "task"}
+"""Names in version 1 of tools of version 2."""
 BUSY_S = 1.0
 _STEPS_PER_LOOK, _MAX_LOOKS = 100_000, 2_000
 """Of SQLite: some seconds. The file may have been made to take for ever."""
@@ -62,7 +89,49 @@ class NewerStore(ValueError):
 
 def parse(data: bytes) -> Stored:
     """An export; whatever of it can be read."""
-    return _stored(fields(decoded(data)))
+    export = fields(decoded(data))
+    is_second = any("info" not in one for one in objects_in(export.get("messages")))
+    return _stored_second(export) if is_second else _stored(export)
+
+
+def _stored_second(export: dict[str, Any]) -> Stored:
+    info = fields(export.get("info"))
+    talk = Listener()
+    for message in objects_in(export.get("messages")):
+        match message.get("type"):
+            case "user":
+                attached = [_attached_second(one) for one in objects_in(message.get("files"))]
+                talk.user(text_of(message.get("text")), attached)
+            case "assistant":
+                for part in objects_in(message.get("content")):
+                    _read_content(talk, part)
+            case "compaction" if message.get("status") in (None, "completed"):
+                talk.clear()
+                talk.agent(text_of(message.get("summary")))
+            case _:
+                pass
+    place = fields(info.get("location")).get("directory")
+    return Stored(id=text_of(info.get("id")), cwd=text_of(place), said=talk.said())
+
+
+def _read_content(talk: Listener, part: dict[str, Any]) -> None:
+    match part.get("type"):
+        case "text":
+            talk.agent(text_of(part.get("text")))
+        case "tool":
+            name, state = text_of(part.get("name")), fields(part.get("state"))
+            content = objects_in(state.get("content"))
+            said = [text_of(one.get("text")) for one in content if one.get("type") == "text"]
+            error = text_of(fields(state.get("error")).get("message"))
+            first = {**state, "output": "\n".join(said), "error": error}
+            _read_part(talk, {**part, "tool": _NAMES.get(name, name), "state": first})
+
+
+def _attached_second(file: dict[str, Any]) -> Attachment:
+    url = text_of(fields(file.get("source")).get("uri")) or text_of(file.get("uri"))
+    if data := text_of(file.get("data")):
+        url = f"data:{text_of(file.get('mime'))};base64,{data}"
+    return _attached({"url": url, "mime": file.get("mime"), "filename": file.get("name")})
 
 
 def _stored(export: dict[str, Any]) -> Stored:
@@ -124,7 +193,9 @@ def read_database(path: Path, id: str) -> Stored | None:
     """One session. None: it is not there, or the database cannot be read as this version has it."""
     try:
         with closing(_opened(path)) as database:
-            row = database.execute("SELECT directory FROM session WHERE id = ?", (id,)).fetchone()
+            if _is_second(database):
+                return _read_second(database, id)
+            row = database.execute(_DIRECTORY[False], (id,)).fetchone()
             if row is None:
                 return None
             messages = database.execute(
@@ -156,6 +227,23 @@ def read_database(path: Path, id: str) -> Stored | None:
     )
 
 
+def _read_second(database: sqlite3.Connection, id: str) -> Stored | None:
+    row = database.execute(_DIRECTORY[True], (id,)).fetchone()
+    if row is None:
+        return None
+    found = _bounded(
+        database.execute(
+            "SELECT type, id, length(data),"
+            " CASE WHEN length(data) < ? THEN data ELSE substr(data, 1, ?) END"
+            " FROM session_message WHERE session_id = ? ORDER BY seq DESC LIMIT ?",
+            (MAX_PART_CHARS, _HEAD_CHARS, id, MAX_MESSAGES),
+        )
+    )
+    messages = [{**one, "id": name, "type": kind} for kind, name, one in reversed(found)]
+    info = {"id": id, "location": {"directory": row[0]}}
+    return _stored_second({"info": info, "messages": messages})
+
+
 def _bounded(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, Any, dict[str, Any]]]:
     """The latest ones; of one that is too large for this, what it is."""
     found = []
@@ -179,11 +267,8 @@ def newest_in(path: Path, *, limit: int) -> list[tuple[float, str]]:
     """(last change, id) of sessions of people; those of subagents have a parent."""
     try:
         with closing(_opened(path)) as database:
-            rows = database.execute(
-                "SELECT time_updated, id FROM session WHERE parent_id IS NULL AND title <> ?"
-                " ORDER BY time_updated DESC LIMIT ?",
-                (TITLE_OF_PROGRAM, limit),
-            ).fetchall()
+            query = _NEWEST[_is_second(database)]
+            rows = database.execute(query, (TITLE_OF_PROGRAM, limit)).fetchall()
     except (sqlite3.Error, OSError, ValueError):
         return []
     return [
@@ -195,17 +280,29 @@ def last_model(path: Path) -> str:
     """Return the model its user used last, as `provider/model`; empty: it cannot be seen."""
     try:
         with closing(_opened(path)) as database:
-            rows = database.execute(
-                "SELECT data FROM message WHERE length(data) < ? ORDER BY id DESC LIMIT 20",
-                (MAX_PART_CHARS,),
-            ).fetchall()
+            is_second = _is_second(database)
+            rows = database.execute(_MODELS[is_second], (MAX_PART_CHARS,)).fetchall()
     except (sqlite3.Error, OSError, ValueError):
         return ""
     for (data,) in rows:
-        model = fields(_object(data).get("model"))
-        if text_of(model.get("providerID")) and text_of(model.get("modelID")):
-            return f"{model['providerID']}/{model['modelID']}"
+        model = _object(data) if is_second else fields(_object(data).get("model"))
+        name = text_of(model.get("id" if is_second else "modelID"))
+        if text_of(model.get("providerID")) and name:
+            return f"{model['providerID']}/{name}"
     return ""
+
+
+def is_second(path: Path) -> bool:
+    """Return whether a database is of version 2."""
+    try:
+        with closing(_opened(path)) as database:
+            return _is_second(database)
+    except (sqlite3.Error, OSError, ValueError):
+        return False
+
+
+def _is_second(database: sqlite3.Connection) -> bool:
+    return database.execute(_LATER_TABLES).fetchone() is not None
 
 
 def _opened(path: Path) -> sqlite3.Connection:
@@ -213,7 +310,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     The database, for a bounded number of steps.
 
     Raises:
-        NewerStore: Its tables are those of a later version, beside old ones that are stale.
+        NewerStore: Its tables are not known, and the old ones beside them are stale.
         OSError: It is not there; or it, or a file that SQLite opens beside it, is no file: SQLite
             would wait for the other end of a pipe.
     """
@@ -225,12 +322,24 @@ def _opened(path: Path) -> sqlite3.Connection:
     looks = iter(range(_MAX_LOOKS))
     database.set_progress_handler(lambda: next(looks, None) is None, _STEPS_PER_LOOK)
     try:
-        if database.execute(_NEWER_TABLES).fetchone() is not None:
-            raise NewerStore(f"{path} is of opencode 2 or later, whose sessions are not read yet")
+        later = database.execute(_LATER_TABLES).fetchone()
+        if later is not None and later[0] != _SECOND:
+            why = "is of a later opencode than 2, whose sessions are not read yet"
+            raise NewerStore(f"{path} {why}")
+        if later is not None:
+            _check_columns(database, path)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def _check_columns(database: sqlite3.Connection, path: Path) -> None:
+    try:
+        database.execute(_SECOND_COLUMNS)
+    except sqlite3.OperationalError as error:
+        why = f"has tables of opencode 2 that are not known: {error}"
+        raise NewerStore(f"{path} {why}") from error
 
 
 def why_unread(path: Path) -> str:
@@ -248,6 +357,66 @@ def why_unread(path: Path) -> str:
 
 def _object(data: Any) -> dict[str, Any]:
     return fields(decoded(data.encode("utf-8", "replace"))) if isinstance(data, str) else {}
+
+
+def render_second(
+    said: Sequence[Utterance], *, id: str, cwd: str, now: float, model: str, owner: OwnerWord
+) -> bytes:
+    """Write it as `session import` of version 2 takes it. Arguments as in `render`."""
+    ms = int(now * 1000)
+    provider, _, name = model.partition("/")
+    named = {"providerID": provider, "id": name}
+    tokens = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
+    messages: list[dict[str, Any]] = []
+
+    def add(kind: str, **more: Any) -> None:
+        number = (ms - 1000) * 0x1000 + len(messages) + 1
+        time = {"created": ms, **({"completed": ms} if kind == "assistant" else {})}
+        own = {"id": _sorted_id("msg", number, seed=id), "type": kind, "time": time}
+        messages.append({**own, **more})
+
+    for one in alternating(said):
+        if one.role == "user":
+            files = [
+                {"data": f.data, "mime": f.type, "name": f.name or "file", "source": _inline(f)}
+                for f in one.files
+            ]
+            add("user", text=one.text, **({"files": files} if files else {}))
+            continue
+        content: list[dict[str, Any]] = []
+        for number, piece in enumerate(in_order(one)):
+            if isinstance(piece, str):
+                content.append({"type": "text", "text": piece})
+                continue
+            state = _state(piece)
+            done: dict[str, Any] = {"status": state["status"], "input": state["input"]}
+            if piece.outcome == "failed":
+                done["error"] = {"type": "tool.execution", "message": state["error"]}
+            else:
+                output = [{"type": "text", "text": state["output"]}]
+                done |= {"content": output, "metadata": {"exit": 0}}
+            call = f"call_{len(messages)}_{number}"
+            tool = {"type": "tool", "id": call, "name": "shell", "state": done}
+            content.append({**tool, "time": {"created": ms, "ran": ms, "completed": ms}})
+        add("assistant", agent="build", model=named, content=content, finish="stop", cost=0)
+        messages[-1]["tokens"] = tokens
+    title = TITLE_OF_PROGRAM
+    if owner == "person":
+        title = Stored(said=tuple(said)).first_words or "Continued conversation"
+    session: dict[str, Any] = {
+        "id": id,
+        "projectID": "global",
+        "title": title,
+        "agent": "build",
+        "model": named,
+    }
+    session |= {"cost": 0, "tokens": tokens, "time": {"created": ms, "updated": ms}}
+    session["location"] = {"directory": cwd}
+    return encoded({"info": session, "messages": messages})
+
+
+def _inline(file: Attachment) -> dict[str, str]:
+    return {"type": "uri", "uri": f"data:{file.type};base64,{file.data}"}
 
 
 def render(

@@ -42,3 +42,10 @@ def unsupported(said: object, *, last: int = _LAST_LINE) -> str:
         return ""
     works = "version 1" if last == 1 else f"versions 1 and {last}"
     return f"opencode {found['version']} is not supported yet: fallbackd works with {works}"
+
+
+def importing(path: str, cwd: str, *, line: int) -> tuple[str, ...]:
+    """Arguments with which an opencode of that line takes a conversation in."""
+    if line == 2:
+        return ("session", "import", path, "--directory", cwd)
+    return ("import", path)

@@ -83,3 +83,11 @@ def test_an_unexpected_error_of_its_server_has_the_cause_that_its_log_names(
         failure = classify(evidence, KINDS["opencode"].rules, now=0.0, kind="opencode")
         assert failure is not None
         assert failure.reason == "model_not_found"
+
+
+def test_each_version_takes_a_conversation_in_by_its_own_command() -> None:
+    imports = KINDS["opencode"].imports
+    assert imports is not None
+    first, second = (imports("/f.json", "/w", Options(), line).argv for line in (1, 2))
+    assert first == ("opencode", "import", "/f.json")
+    assert second == ("opencode", "session", "import", "/f.json", "--directory", "/w")

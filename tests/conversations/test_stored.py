@@ -9,11 +9,13 @@ import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from tests.support import opencode2
 
 from fallbackd_conversations import agents, claude, codex, files, gemini, opencode
 from fallbackd_conversations.turns import (
@@ -714,20 +716,115 @@ def test_opencode_goes_on_with_the_model_that_its_user_used_last(home: Path) -> 
     assert one.render(said, place=nowhere, cwd="/w", now=NOW, seed=SEED, owner="person") is None
 
 
-@pytest.mark.parametrize("table", ["session_v2", "session_v3"])
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ("session_v2", "has tables of opencode 2 that are not known: no such column: s.parent_id"),
+        ("session_v3", "is of a later opencode than 2, whose sessions are not read yet"),
+        ("session_v10", "is of a later opencode than 2, whose sessions are not read yet"),
+    ],
+)
 def test_a_database_of_a_later_version_is_not_read_and_its_old_tables_neither(
-    home: Path, table: str
+    home: Path, table: str, why: str
 ) -> None:
     path = home / ".local/share/opencode/opencode.db"
     assert opencode.why_unread(path) == ""
     with closing(sqlite3.connect(path)) as database:
         database.execute(f"CREATE TABLE {table} (id TEXT PRIMARY KEY, directory TEXT)")
+        database.execute("CREATE TABLE IF NOT EXISTS session_message (id TEXT)")
         database.commit()
     assert opencode.read_database(path, OPENCODE_ID) is None
     assert opencode.newest_in(path, limit=3) == []
     assert opencode.last_model(path) == ""
-    why = agents.AGENTS["opencode"].why_unread(path)
-    assert why == f"{path} is of opencode 2 or later, whose sessions are not read yet"
+    assert agents.AGENTS["opencode"].why_unread(path) == f"{path} {why}"
+
+
+SECOND_TABLES = """
+CREATE TABLE session_v2 (id TEXT PRIMARY KEY, parent_id TEXT, directory TEXT, title TEXT,
+    model TEXT, time_created INTEGER, time_updated INTEGER);
+DROP TABLE IF EXISTS session_message;
+CREATE TABLE session_message (id TEXT PRIMARY KEY, session_id TEXT, type TEXT, seq INTEGER,
+    time_created INTEGER, data TEXT);
+"""
+
+
+def put_second(path: Path, export: bytes) -> None:
+    """A database of version 2, beside the stale tables of version 1, with one session."""
+    found = json.loads(export)
+    info = found["info"]
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(SECOND_TABLES)
+        model, place = json.dumps(info["model"]), info["location"]["directory"]
+        row = (info["id"], None, place, info["title"], model, 1, info["time"]["updated"])
+        database.execute("INSERT INTO session_v2 VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        child = ("ses_child", info["id"], place, None, None, 1, 2)
+        database.execute("INSERT INTO session_v2 VALUES (?, ?, ?, ?, ?, ?, ?)", child)
+        for seq, one in enumerate(found["messages"]):
+            data = {k: v for k, v in one.items() if k not in ("id", "type")}
+            row = (one["id"], info["id"], one["type"], seq, 1, json.dumps(data))
+            database.execute("INSERT INTO session_message VALUES (?, ?, ?, ?, ?, ?)", row)
+        database.commit()
+
+
+def test_a_conversation_of_opencode_2_is_read_and_written_in_its_own_shapes(home: Path) -> None:
+    one = agents.AGENTS["opencode"]
+    path = one.place({}, str(home))
+    run = ToolUse(name="bash", command="ls", args="{}", result="a.txt", outcome="done")
+    failed = structs.replace(run, command="false", result="exit 1", outcome="failed")
+    picture = Attachment(type="image/png", name="p.png", data="aGk=")
+    said = (
+        structs.replace(user("look"), files=(picture,)),
+        structs.replace(agent("I look. Found a.txt."), tools=(run, failed)),
+        user("and now?"),
+        agent("done"),
+    )
+    data = opencode.render_second(
+        said, id="ses_2", cwd="/w", now=NOW, model="p/m/x", owner="person"
+    )
+    assert agents.is_same(said, one.parse(data))
+    assert_contract(json.loads(data))
+    put_second(path, data)
+    stored = one.read(path, "ses_2")
+    assert agents.is_same(said, stored)
+    assert stored is not None
+    assert stored.cwd == "/w"
+    assert [each.id for each in one.newest(path, 5)] == ["ses_2"]
+    assert one.read(path, OPENCODE_ID) is None  # of version 1: stale
+    assert opencode.last_model(path) == "p/m/x"
+    written = one.render(said, place=path, cwd="/w", now=NOW, seed=SEED, owner="person")
+    assert written is not None
+    assert json.loads(written.data)["messages"][0]["type"] == "user"
+
+
+def assert_contract(export: dict[str, Any]) -> None:
+    opencode2.checked("session", export["info"])
+    for message in export["messages"]:
+        opencode2.checked(message["type"], message)
+        for file in message.get("files", ()):
+            opencode2.checked("file", file)
+        for part in message.get("content", ()):
+            opencode2.checked(part["type"], part)
+            if part["type"] == "tool":
+                shape = "tool error" if "error" in part["state"] else "tool completed"
+                opencode2.checked(shape, part["state"])
+
+
+def test_what_stands_before_a_compaction_of_opencode_2_is_not_carried_over(home: Path) -> None:
+    messages = [
+        {"id": "msg_1", "type": "user", "time": {}, "text": "old"},
+        {"id": "msg_2", "type": "compaction", "time": {}, "reason": "auto", "status": "failed"},
+        {"id": "msg_3", "type": "compaction", "time": {}, "reason": "auto", "summary": "short"},
+        {"id": "msg_4", "type": "synthetic", "text": "unseen"},
+        {"id": "msg_5", "type": "user", "time": {}, "text": "new"},
+        {"id": "msg_6", "type": "never-heard-of", "text": 7},
+        {"id": "msg_7", "type": "assistant", "content": 7},
+    ]
+    info = {"id": "ses_2", "location": {"directory": "/w"}}
+    stored = opencode.parse(json.dumps({"info": info, "messages": messages}).encode())
+    assert [(one.role, one.text) for one in stored.said] == [
+        ("assistant", "short"),
+        ("user", "new"),
+    ]
 
 
 def test_a_database_that_is_none_is_nothing(tmp_path: Path) -> None:

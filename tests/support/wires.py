@@ -55,6 +55,8 @@ class SecondLink:
         self, method: str, path: str, *, query: Mapping[str, str], body: Mapping[str, Any] | None
     ) -> Called:
         status, found = await self.face.answer(method, path, dict(query), body)
+        if self.double.is_down:
+            return Called(status=0, problem="ReadError")
         return Called(status=status, body=found, problem="" if status < 300 else f"HTTP {status}")
 
     async def call(

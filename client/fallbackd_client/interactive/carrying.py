@@ -20,7 +20,8 @@ from fallbackd_client.errors import ClientError
 from fallbackd_conversations import claude, files
 from fallbackd_conversations.agents import AGENTS, FoundSession, is_same
 from fallbackd_conversations.files import read_ends
-from fallbackd_conversations.opencode_versions import unsupported
+from fallbackd_conversations.opencode import is_second as is_second_store
+from fallbackd_conversations.opencode_versions import importing, line_of, unsupported
 from fallbackd_conversations.redact import redact
 from fallbackd_conversations.turns import is_plain_id
 from fallbackd_conversations.words import (
@@ -478,8 +479,10 @@ def carry(
     place = {**environ, **target.environ}
     where = agent.place(place, home)
     why = agent.why_unread(where)
-    if target.agent == "opencode":
-        why = why or unsupported(version_of_opencode(place), last=1)
+    version = version_of_opencode(place) if target.agent == "opencode" else ""
+    why = why or unsupported(version)
+    if (line_of(version) == 2) is not is_second_store(where) and version:
+        why = why or f"this opencode ({version.strip()}) has not made its own database yet"
     if why:
         raise NotCarried(f"{target.agent} cannot be given a conversation: {why}")
     written = agent.render(
@@ -499,7 +502,7 @@ def carry(
     try:
         path = _make(written, history, Path(state) / "continued", where)
         if target.agent == "opencode":
-            _import(path, cwd, place)
+            _import(path, cwd, place, line=written.line)
     except OSError as error:
         raise NotCarried(f"{error.filename}: {error.strerror}") from error
     return Carried(
@@ -571,14 +574,14 @@ def version_of_opencode(environ: Mapping[str, str]) -> str:
     return ""
 
 
-def _import(path: Path, cwd: str, environ: Mapping[str, str]) -> None:
+def _import(path: Path, cwd: str, environ: Mapping[str, str], *, line: int) -> None:
     """
     Raises:
         NotCarried: opencode did not take it in.
     """
     try:
         subprocess.run(
-            ["opencode", "import", str(path)],
+            ["opencode", *importing(str(path), cwd, line=line)],
             cwd=cwd,
             env=dict(environ),
             stdin=subprocess.DEVNULL,

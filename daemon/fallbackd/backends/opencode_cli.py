@@ -52,16 +52,16 @@ from fallbackd.core.protocol import (
     Work,
 )
 from fallbackd.core.reasons import Reason
-from fallbackd_conversations.opencode_versions import line_of, unsupported
+from fallbackd_conversations.opencode_versions import importing, line_of, unsupported
 from fallbackd_conversations.turns import TITLE_OF_PROGRAM
 
 _INLINE_CONFIG = "OPENCODE_CONFIG_CONTENT"
 _QUIET = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
 
 
-def _importing(path: str, cwd: str, options: Options) -> CommandLine:
+def _importing(path: str, cwd: str, options: Options, line: int) -> CommandLine:
     """Into the database that the server of the same environment uses too."""
-    return _managing(("import", path), cwd, options)
+    return _managing(importing(path, cwd, line=line), cwd, options)
 
 
 def _dropping(session: str, options: Options) -> CommandLine:

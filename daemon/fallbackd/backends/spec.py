@@ -293,8 +293,11 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     """The usage that it reports is that of the whole conversation."""
     takes_messages: Callable[[Options], bool] = lambda _: False
     """Checks whether `start` sends `Work.earlier` in front of the prompt."""
-    imports: Callable[[str, str, Options], CommandLine] | None = None
-    """Takes a file with a conversation in, for a directory. None: it is a file there already."""
+    imports: Callable[[str, str, Options, int], CommandLine] | None = None
+    """
+    Takes a file with a conversation in, for a directory, as that line of the program does. None: it
+    is a file there already.
+    """
     drops: Callable[[str, Options], CommandLine] | None = None
     """Removes a conversation that was taken in, by its id."""
     login: Login | None = None

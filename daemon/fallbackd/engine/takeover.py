@@ -182,7 +182,9 @@ async def take_over(
         return TakenOver(resume=written.id)
     if kind.imports is None:
         return TakenOver(history=str(path))
-    await _import(host, prepared, kind.imports(str(path), cwd, options), directory=own)
+    await _import(
+        host, prepared, kind.imports(str(path), cwd, options, written.line), directory=own
+    )
     stored = await anyio.to_thread.run_sync(agent.read, place, written.id)
     if not is_same(said, stored):
         raise NotTaken(f"{running.backend} did not store it as it was written")

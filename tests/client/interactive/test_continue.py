@@ -531,18 +531,59 @@ def test_sessions_of_a_later_opencode_are_said_to_be_unread_and_none_is_made_the
     path = home / ".local/share/opencode/opencode.db"
     path.parent.mkdir(parents=True)
     with closing(sqlite3.connect(path)) as database:
-        database.execute("CREATE TABLE session_v2 (id TEXT PRIMARY KEY)")
+        database.execute("CREATE TABLE session_v3 (id TEXT PRIMARY KEY)")
     assert main(["--socket", "/nowhere", "continue", "--from", "opencode"]) == 2
-    why = f"{path} is of opencode 2 or later, whose sessions are not read yet"
+    why = f"{path} is of a later opencode than 2, whose sessions are not read yet"
     assert capsys.readouterr().err.splitlines()[0].strip() == why
     program(home / "bin", "opencode", "exit 1")
     assert main(["--socket", "/nowhere", "continue", "--from", "claude", "--to", "opencode"]) == 2
     assert f"opencode cannot be given a conversation: {why}" in capsys.readouterr().err
     path.unlink()
-    program(home / "bin", "opencode", "echo opencode v2.1.4")
-    assert main(["--socket", "/nowhere", "continue", "--from", "claude", "--to", "opencode"]) == 2
-    said = "opencode cannot be given a conversation: opencode 2.1.4 is not supported yet"
-    assert said in capsys.readouterr().err
+    for version, said in (
+        ("3.0.0", "opencode 3.0.0 is not supported yet"),
+        ("2.1.4", "this opencode (opencode v2.1.4) has not made its own database yet"),
+    ):
+        program(home / "bin", "opencode", f"echo opencode v{version}")
+        asked = ["continue", "--from", "claude", "--to", "opencode"]
+        assert main(["--socket", "/nowhere", *asked]) == 2
+        err = capsys.readouterr().err
+        assert f"opencode cannot be given a conversation: {said}" in err
+
+
+IMPORTS = """case "$1" in
+--version) echo opencode v2.1.4 ;;
+session)
+    echo "$@" > "$HOME/asked"
+    IFS= read -r line < "$3"
+    printf %s "$line" > "$HOME/imported" ;;
+esac"""
+
+
+def test_opencode_2_is_given_a_conversation_by_its_own_import(home: Path, run_cli: RunCli) -> None:
+    installed(home, "opencode")
+    limited(home)
+    path = home / ".local/share/opencode/opencode.db"
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(
+            "CREATE TABLE session_v2 (id, parent_id, directory, title, model, time_updated);"
+            "CREATE TABLE session_message (id, session_id, type, seq, data);"
+            "INSERT INTO session_v2 VALUES ('s', null, '/w', 't',"
+            """ '{"id":"m","providerID":"p"}', 1)"""
+        )
+        database.commit()
+    program(home / "bin", "opencode", IMPORTS)
+    answers = {
+        "config.get": {"config": {"backends": {"opencode": {"kind": "opencode"}}}, "path": None}
+    }
+    words = ["--json", "continue", "--from", "@last-limited", "--to", "opencode"]
+    continued = json.loads(run_cli(words, answers).out)
+    words = (home / "asked").read_text().split()
+    assert (words[:2], words[3]) == (["session", "import"], "--directory")
+    found = json.loads((home / "imported").read_text())
+    assert {one["type"] for one in found["messages"]} == {"user", "assistant"}
+    assert found["info"]["model"] == {"providerID": "p", "id": "m"}
+    assert continued["command"] == ["opencode", "--session", found["info"]["id"]]
 
 
 def test_a_prompt_is_never_an_option() -> None:

@@ -388,3 +388,42 @@ async def test_sessions_that_fail_at_once_are_announced_by_one_toast(tmp_path: P
         await rescued("ses_10", 10)
         await until(lambda: len(server.toasts) > 1)
         assert server.toasts == ["switched from m [a] to m [b] (rate_limit)"] * 2
+
+
+async def test_a_password_that_has_changed_is_said_and_a_rescue_goes_on_with_the_next_one(
+    tmp_path: Path,
+) -> None:
+    store, server = MemoryStore(), OpencodeDouble(URL)
+    await left_at_revert(tmp_path, store, server)
+    server.is_down = False
+    server.answers["/global/health"] = Called(status=401, problem="HTTP 401")
+    async with front(tmp_path, store, servers={URL: server}) as (f, _, engine):
+        await until(lambda: f.states() and f.states()[0].is_refused)
+        assert f.states()[0].problem == "HTTP 401: it wants a password that is not known here"
+        assert server.prompts == []
+        del server.answers["/global/health"]
+        await f.announce(URL, password="the next one")
+        await until(lambda: server.prompts)
+        assert server.passwords[-1] == "the next one"
+        await until(lambda: server.toasts)
+        assert [one["model"]["providerID"] for one in server.prompts] == ["b"]
+        assert (await engine.session("ses_1")).rescue is None
+
+
+@only_version_1
+async def test_servers_of_both_versions_are_followed_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = OpencodeDouble(URL), OpencodeDouble(OTHER)
+    async with front(tmp_path, servers={URL: first, OTHER: second}) as (f, _, engine):
+        await f.announce(URL, password=None)
+        monkeypatch.setattr("tests.support.wires.chosen", "second")
+        await f.announce(OTHER, password="pw")
+        await until(lambda: len(f.states()) == 2 and all(one.is_up for one in f.states()))
+        assert [one.version for one in f.states()] == ["1.18.33", "2.1.2"]
+        for name, server in (("ses_1", first), ("ses_2", second)):
+            server.event("session.never-heard-of", sessionID=name, x=7)
+            server.begins(name, "msg_1f9b96055001aaaaaaaaaaaaaa", "a/m")
+            server.retries(name, "Too many requests")
+            await until(lambda server=server: server.prompts)  # type: ignore[misc]
+        assert [one.current for one in [await engine.session("ses_2")]] == ["b/m"]
