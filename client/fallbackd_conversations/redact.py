@@ -135,6 +135,19 @@ def redact_command(words: Sequence[str]) -> list[str]:
 def excerpt(text: str, *, max_chars: int = MAX_EVIDENCE_CHARS) -> str:
     """One printable line of at most `max_chars` characters, redacted."""
     # Secrets are looked for before the cut, which could leave half a key that no pattern knows.
-    text = _CONTROLS.sub(" ", strip_escapes(text[: max_chars * 20]))
-    text = " ".join(redact(text).split())
-    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
+    near = text[: max_chars * 4]
+    if len(near) < len(text):
+        near = _CUT_WORD.sub("", near)
+    line = _in_one_line(near)
+    if len(line) < 2 * max_chars:
+        line = _in_one_line(text[: max_chars * 20])
+    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
+
+
+_BLANKS = re.compile(r"[ \t]{2,}")
+_CUT_WORD = re.compile(r"(?<!\S)\S+\Z")
+
+
+def _in_one_line(text: str) -> str:
+    plain = _CONTROLS.sub(" ", _BLANKS.sub(" ", strip_escapes(text)))
+    return " ".join(redact(plain).split())

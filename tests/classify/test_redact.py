@@ -114,3 +114,9 @@ def test_a_secret_at_the_cut_does_not_leave_its_half() -> None:
 def test_no_secret_is_taken_for_plain_words(pieces: list[str]) -> None:
     text = "".join(pieces)
     assert _is_telling(text) or not any(pattern.search(text) for pattern, _ in _SECRETS)
+
+
+@pytest.mark.parametrize("before", [0, 390, 1_500, 1_590, 1_599])
+def test_a_long_secret_at_the_end_of_what_is_read_first_leaves_nothing(before: int) -> None:
+    shown = excerpt(" " * before + "eyJ" + "a" * 1_700 + "." + "b" * 90 + ".c and more")
+    assert shown == "[token] and more"

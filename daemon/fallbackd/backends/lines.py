@@ -114,6 +114,9 @@ class Excerpt:
     def text(self) -> str:
         return "\n".join((*self._head, *self._tail))
 
+    def __bool__(self) -> bool:
+        return bool(self._head)
+
 
 def _is_well(exit: ProcessExit) -> bool:
     return exit.code == 0 and not exit.stopped
@@ -254,7 +257,7 @@ class CliParser:
             self._whole.append(line)  # as it came: an answer is handed on as it is
         line = strip_escapes(line.rstrip("\r"))
         if not line.strip():
-            is_between = self.plain and stream == "stdout" and self.stdout.text
+            is_between = self.plain and stream == "stdout" and self.stdout
             return [AgentText("\n")] if is_between else []
         event = read_object(line) if stream in ("stdout", "event") else None
         if event is not None and not self.plain:
