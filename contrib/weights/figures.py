@@ -4,6 +4,9 @@ Verdicts on messages that nothing was learned from: of other families, tools and
 In five rounds a fifth of the families (all that one source says of one error), a fifth of the tools
 and two languages are held out together; machines are trained on the rest, and the product judges
 what was held out, with its rules, its thresholds and its readers of times.
+
+The parts are measured on the tools held out: the rules without a model, and what a person's
+samples of one tool teach about its other messages.
 """
 
 import hashlib
@@ -14,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from contrib.weights.fitting import BENIGN, ROUNDS
@@ -24,9 +28,10 @@ from tests.benchmarks.stated_times import is_reset
 from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import classify
 from fallbackd.classify.model import Model
-from fallbackd.classify.weighing import coarse
+from fallbackd.classify.weighing import Lesson, can_learn, coarse, learn
 from fallbackd.core.failures import Failure
 from fallbackd.core.protocol import Evidence
+from fallbackd.core.reasons import Reason
 
 LANGUAGES = (("it", "pl"), ("tr", "ko"), ("de", "ja"), ("vi", "ru"), ("ar", "fr"))
 """Held out by round; the others are never held out as a whole."""
@@ -59,9 +64,9 @@ class Tally:
     def __init__(self) -> None:
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
 
-    def add(self, item: Item, place: str, judge: Callable[..., Failure | None]) -> None:
+    def add(self, item: Item, names: Iterable[str], judge: Callable[..., Failure | None]) -> None:
         found = count(item, judge)
-        for name in ("all", place, f"language {item['lang']}"):
+        for name in names:
             self.counts[name].update(found)
 
     def shares(self) -> dict[str, dict[str, float | None]]:
@@ -119,7 +124,42 @@ def tally(items: Sequence[Item], number: int, model: Model | None, into: Tally) 
     for item in items:
         place = place_of(label_of(item), number)
         if place is not None:
-            into.add(item, place, partial(judged, item, model))
+            names = ("all", place, f"language {item['lang']}")
+            into.add(item, names, partial(judged, item, model))
+
+
+def tally_parts(items: Sequence[Item], number: int, content: bytes, into: Tally) -> None:
+    """Add the tools held out as the rules alone judge them, and as taught weights do."""
+    by_tool: dict[str, list[Item]] = defaultdict(list)
+    for item in items:
+        if place_of(label := label_of(item), number) == "tool":
+            by_tool[label.tool].append(item)
+    with patch("fallbackd.classify.weighing.usable", return_value=None):
+        for item in (one for some in by_tool.values() for one in some):
+            into.add(item, ["tool, by rules alone"], partial(judged, item, None))
+    model = Model(content)
+    for some in by_tool.values():
+        lessons = [one for item in some if _is_sample(item) and (one := _lesson(item, model))]
+        with patch("fallbackd.classify.weighing.weights", return_value=content):
+            taught = learn(lessons)
+        for item in (one for one in some if not _is_sample(one)):
+            into.add(item, ["tool, its other half"], partial(judged, item, model))
+            into.add(item, ["tool, its other half, taught"], partial(judged, item, taught))
+
+
+def _is_sample(item: Item) -> bool:
+    return _share(f"sample {label_of(item).group}") % 2 == 0
+
+
+def _lesson(item: Item, model: Model) -> Lesson | None:
+    """A wrong verdict as a person would report it; None: the verdict is right."""
+    right = item["reason"]
+    if right == BENIGN or _word(judged(item, model, exit_code=1)) in (right, *item["also_ok"]):
+        return None
+    reason = Reason(right)
+    return (
+        Lesson(text=item["text"], reason=reason, kind=kind_of(item)) if can_learn(reason) else None
+    )
 
 
 def judged(item: Item, model: Model | None, *, exit_code: int | None) -> Failure | None:

@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 
 from fallbackd.backends import SIGNATURES
 from fallbackd.classify.classifier import rule_of
-from fallbackd.classify.features import PARTS, Features, features_of, is_short
+from fallbackd.classify.features import PARTS, Features, Manner, features_of, manner_of
 from fallbackd.core.protocol import Evidence
 
 ROWS = Path(__file__).parent / "rows.xz"
@@ -54,8 +54,7 @@ class Label(Struct, frozen=True, kw_only=True):
     """The reason that the rules give, without an exit status."""
     trust: str | None = None
     """What that rests on: structured or text."""
-    is_short: bool = False
-    """One statement rather than a transcript."""
+    manner: Manner = "transcript"
 
 
 class Row(Struct, frozen=True):
@@ -82,7 +81,7 @@ def label_of(item: dict[str, Any]) -> Label:
         lang=item.get("lang") or "en",
         kind=item.get("kind") or "real",
         http_status=item.get("http_status"),
-        is_short=is_short(item["text"]),
+        manner=manner_of(item["text"]),
     )
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from contrib.weights.figures import Tally, learned_from, read_items, tally
-from contrib.weights.fitting import FOLDS, ROUNDS, SEED, Rows, cross_validate, train
+from contrib.weights.figures import Tally, learned_from, read_items, tally, tally_parts
+from contrib.weights.fitting import ROUNDS, Fitted, Rows, margins_of, train
 from contrib.weights.hashed_rows import ROWS, read_rows, row_of, write_rows
 from contrib.weights.own_cases import own_cases
-from contrib.weights.weight_file import make_head, model_of, thresholds_of, write_weights
-from sklearn.model_selection import StratifiedGroupKFold
+from contrib.weights.weight_file import content_of, make_head, write_weights
 
 from fallbackd.classify.model import Model
 
@@ -35,35 +34,26 @@ def main() -> None:
         write_rows([row_of(item) for item in items], ROWS)
     rows, sizes = read_rows(ROWS)
     data = Rows.with_own(rows, sizes, own_cases())
+    labels = [row.label for row in rows]
+    seen = [learned_from(labels, number) for number in range(ROUNDS)]
+    machines = [train(data, data.with_ours(some)) for some in seen]
+    scored, margins, by_reason = margins_of(data, seen, machines)
+    head = make_head(data, scored, margins, by_reason)
     if not args.figures_only:
-        head = _calibrated(data, np.arange(len(rows)))
         write_weights(*train(data, np.arange(len(data.rows))), head, WEIGHTS)
         print(f"{WEIGHTS.stat().st_size:,} bytes of weights from {len(data.rows)} rows; {head}")
     if items and not args.fast:
-        FIGURES.write_text(json.dumps(_figures(data, items), indent=1) + "\n")
+        FIGURES.write_text(json.dumps(_figures(machines, head, items), indent=1) + "\n")
 
 
-def _calibrated(data: Rows, seen: Any) -> dict[str, float]:
-    """Thresholds and slopes, by margins of rows that the machines had not seen."""
-    splitting = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=SEED)
-    split = [
-        (seen[some], seen[others])
-        for some, others in splitting.split(seen, data.reasons[seen], data.groups[seen])
-    ]
-    margins, by_reason = cross_validate(data, split)
-    return make_head(data, seen, margins, by_reason)
-
-
-def _figures(data: Rows, items: list[dict[str, Any]]) -> dict[str, Any]:
+def _figures(
+    machines: list[tuple[Fitted, Fitted]], head: dict[str, Any], items: list[dict[str, Any]]
+) -> dict[str, Any]:
     found = Tally()
-    labels = [row.label for row in data.rows[: data.first_own]]
-    # Thresholds are those of the shipped file: a few numbers, from margins of unseen rows.
-    head = thresholds_of(Model(WEIGHTS.read_bytes()))
-    if len(labels) != len(items):
-        raise SystemExit(f"{ROWS} holds other messages than the files")
-    for number in range(ROUNDS):
-        seen = learned_from(labels, number)
-        tally(items, number, model_of(train(data, data.with_ours(seen)), head), found)
+    for number, machine in enumerate(machines):
+        content = content_of(machine, head)
+        tally(items, number, Model(content), found)
+        tally_parts(items, number, content, found)
         print(number, json.dumps(found.shares()["all"]), flush=True)
     return found.shares()
 

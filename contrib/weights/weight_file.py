@@ -4,7 +4,7 @@ import tempfile
 import zlib
 from array import array
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -21,9 +21,8 @@ from contrib.weights.fitting import (
 )
 from sklearn.linear_model import LogisticRegression
 
-from fallbackd.classify.features import BUCKETS
-from fallbackd.classify.model import MAGIC, Head, Model, TableHead
-from fallbackd.classify.weighing import RULE_ALARM
+from fallbackd.classify.features import BUCKETS, Manner
+from fallbackd.classify.model import MAGIC, Head, TableHead
 
 
 def reason_slope(by_reason: Any, numbers: Any) -> float:
@@ -37,41 +36,70 @@ def reason_slope(by_reason: Any, numbers: Any) -> float:
     return min((step / 4 for step in range(4, 60)), key=loss)
 
 
-def make_head(data: Rows, scored: Any, margins: Any, by_reason: Any) -> dict[str, float]:
+def make_head(data: Rows, scored: Any, margins: Any, by_reason: Any) -> dict[str, Any]:
     logistic = LogisticRegression(C=100.0).fit(margins[scored, None], data.fails[scored])
     failing = scored[data.fails[scored]]
-    long, short = alarm_margins(data, scored, margins)
+    alone, ruled = alarm_margins(data, scored, margins)
     return {
         "failure_slope": round(float(logistic.coef_[0, 0]), 4),
         "failure_offset": round(float(logistic.intercept_[0]), 4),
         "reason_slope": reason_slope(by_reason[failing], data.numbers[failing]),
-        "alarm_margin": round(long, 4),
-        "short_margin": round(short, 4),
+        "margins": alone,
+        "ruled_margins": ruled,
     }
 
 
-def alarm_margins(data: Rows, scored: Any, margins: Any) -> tuple[float, float]:
-    """Of transcripts and of short statements: those that together miss the fewest failures."""
+def alarm_margins(
+    data: Rows, scored: Any, margins: Any
+) -> tuple[dict[Manner, float], dict[Manner, float]]:
+    """
+    Without and with a rule that fits: those that together find the most failures.
+
+    A false alarm is worth the same number of failures in every manner of text.
+    """
     labels = [data.rows[i].label for i in scored]
-    alarms = margins[scored] + np.array([RULE_ALARM if one.rule else 0.0 for one in labels])
-    short = np.array([one.is_short for one in labels])
     # A harmless text that may well be called a failure tells nothing of where failures begin.
     harmless = np.array([one.reason == BENIGN and not one.also_ok for one in labels])
     allowed = ALARM_SHARE * harmless.sum()
+    # A structure and a bad status are failures whatever the margin is.
+    open_ = np.array([one.trust != "structured" and (one.http_status or 0) < 400 for one in labels])
+    fails = data.fails[scored] & open_
+    harmless &= open_
+    manners: list[tuple[Manner, bool]] = [
+        (manner, ruled) for ruled in (False, True) for manner in get_args(Manner)
+    ]
+    parts = [
+        np.array([one.manner == manner and (one.rule is not None) == ruled for one in labels])
+        for manner, ruled in manners
+    ]
+    for worth in np.geomspace(0.3, 30, 80):
+        found = [
+            _margin(margins[scored[part & fails]], margins[scored[part & harmless]], worth)
+            for part in parts
+        ]
+        if sum(alarms for _, alarms in found) <= allowed:
+            break
+    alone, ruled = found[: len(found) // 2], found[len(found) // 2 :]
+    names = get_args(Manner)
+    return (
+        {name: margin for name, (margin, _) in zip(names, alone, strict=True)},
+        {name: margin for name, (margin, _) in zip(names, ruled, strict=True)},
+    )
 
-    def tried(of_short: int) -> tuple[int, float, float]:
-        found = []
-        for among, count in ((~short, allowed - of_short), (short, of_short)):
-            share = count / max(1, (harmless & among).sum())
-            found.append(float(np.quantile(alarms[harmless & among], 1 - share)))
-        above = np.where(short, alarms > found[1], alarms > found[0])
-        return int((above & data.fails[scored]).sum()), found[0], found[1]
 
-    _, long_margin, short_margin = max(tried(count) for count in range(int(allowed)))
-    return long_margin, short_margin
+def _margin(failing: Any, harmless: Any, worth: float) -> tuple[float, int]:
+    """The margin that finds most failures, less the alarms at what each is worth; the alarms."""
+    tried = np.arange(LEAST_MARGIN, 1.0, 0.02)
+    above = [np.count_nonzero(side[:, None] > tried, axis=0) for side in (failing, harmless)]
+    best = int(np.argmax(above[0] - worth * above[1]))
+    return round(float(tried[best]), 4), int(above[1][best])
 
 
-def write_weights(failure: Fitted, reason: Fitted, head: dict[str, float], path: Path) -> None:
+LEAST_MARGIN = -0.2
+"""Bound for a margin that few harmless texts speak for."""
+
+
+def write_weights(failure: Fitted, reason: Fitted, head: dict[str, Any], path: Path) -> None:
     packed = bytearray()
     tables: dict[str, list[TableHead]] = {"failure": [], "reason": []}
     for at, part in enumerate(OF_FAILURE):
@@ -110,20 +138,8 @@ def _table(
     )
 
 
-def model_of(machines: tuple[Fitted, Fitted], head: dict[str, float]) -> Model:
+def content_of(machines: tuple[Fitted, Fitted], head: dict[str, Any]) -> bytes:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "weights.bin"
         write_weights(*machines, head, path)
-        return Model(path.read_bytes())
-
-
-def thresholds_of(model: Model) -> dict[str, float]:
-    """What `make_head` has made."""
-    head = model.head
-    return {
-        "failure_slope": head.failure_slope,
-        "failure_offset": head.failure_offset,
-        "reason_slope": head.reason_slope,
-        "alarm_margin": head.alarm_margin,
-        "short_margin": head.short_margin,
-    }
+        return path.read_bytes()

@@ -4,7 +4,10 @@ Messages by vendor, and harmless texts: what each means without an exit status.
 The tables are `data/messages/*.json`. Every message is asked as its vendor's and as anybody's.
 """
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +177,29 @@ def test_a_long_output_is_read_to_its_end() -> None:
     text = "all is well\n" * 100_000 + "HTTP 429 Too Many Requests"
     assert reason_of(judge(text, stream="stderr", exit_code=1)) == "rate_limit"
     assert reason_of(judge(text)) == "rate_limit"
+
+
+JUDGE_ALL = """
+import hashlib, msgspec
+from tests.classify.test_messages import KINDS, TABLES, judge
+found = [
+    judge(one["text"], kind, exit_code=code)
+    for table in TABLES.values() for one in table for kind in KINDS[:2] for code in (None, 1)
+]
+print(len(found), hashlib.sha256(msgspec.json.encode(found)).hexdigest())
+"""
+
+
+def test_every_process_judges_alike_whatever_the_order_of_hashes() -> None:
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", JUDGE_ALL],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONHASHSEED": hashes},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hashes in ("1", "2", "random")
+    }
+    assert len(told) == 1, told

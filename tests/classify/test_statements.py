@@ -248,3 +248,44 @@ def test_the_name_of_a_host_says_nothing_of_the_failure(text: str) -> None:
 )
 def test_what_a_text_quotes_as_a_whole_is_unwrapped_once(text: str, inner: str) -> None:
     assert unwrapped(text) == inner
+
+
+# --- a statement that stands by itself ----------------------------------------------------------
+
+TRACE = """Traceback (most recent call last):
+  File "/opt/agent/main.py", line 41, in <module>
+    run()
+  File "/opt/agent/loop.py", line 7, in run
+    native.load(path)
+OSError: [Errno 8] Exec format error: '/opt/agent/native.so'"""
+
+
+def test_a_trace_and_nothing_else_is_a_failure_however_long_it_is() -> None:
+    assert judge(TRACE) is not None
+    assert (
+        judge(f"{CALL}  ⎿  ok\n\n⏺ The test prints this:\n\n```\n{TRACE}\n```\nI fix it.") is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("reading\nbash: line 1: 4711 Killed                  agent run", "crash"),
+        ("400 length of prompt_tokens (70000) must be less than max_seq_len (65536)",
+         "context_overflow"),
+        ("Error: 422 `inputs` tokens + `max_new_tokens` must be <= 4096", "context_overflow"),
+        ("Error: 400 Prompt exceeds max length", "context_overflow"),
+        ("Error: Body exceeded 1mb limit", "payload_too_large"),
+        ("Error: 429 Exceeded budget for this deployment", "billing"),
+        ("ActionError: You have an unpaid invoice", "billing"),
+        ("Error: Weekly allowance of the plan used. It renews in 2 days.", "usage_limit"),
+        ("Error: 429 System is too busy now.", "overloaded"),
+        ("Error: 400 input contains sensitive words", "content_policy"),
+        ("Error: token source: You are not logged into Agent.", "auth"),
+        ("Error: Unable to access jarfile /opt/agent.jar", "not_installed"),
+        ("/usr/bin/python3: No module named some_agent", "not_installed"),
+        ("> Tokens: 3k sent\n> litellm.APIConnectionError: Connection refused", "network"),
+    ],
+)  # fmt: skip
+def test_a_statement_is_named_by_its_words(text: str, reason: str) -> None:
+    assert reason_of(judge(text, exit_code=1)) == reason

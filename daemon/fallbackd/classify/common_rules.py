@@ -49,9 +49,12 @@ COMMON_RULES: tuple[Rule, ...] = (
         r"|(?:history|context) is too long|context window exceeds|hit a token limit"
         r"|conversation (?:is )?too long|range of input length should be"
         r"|(?:longer|larger) than the (?:model's )?context|too many tokens in (?:the )?(?:prompt"
-        r"|request)|body too large for \S{1,200} model.{0,40}tokens",
+        r"|request)|body too large for \S{1,200} model.{0,40}tokens|(?:prompt|input|context) "
+        r"exceeds (?:the )?max(?:imum)? length|(?:less than|exceeds?) `?max_(?:seq|model|input)_len"
+        r"|max_new_tokens` must be|tokens, window of \S{1,80} is \d|context (?:is )?too large",
         codes=words(
             "context_length_exceeded contextwindowexceedederror contextoverflowerror "
+            "window_exceeded "
             "tokens_limit_reached model_context_window_exceeded string_above_max_length"
         ),
     ),
@@ -59,7 +62,8 @@ COMMON_RULES: tuple[Rule, ...] = (
         "payload",
         _R.PAYLOAD_TOO_LARGE,
         r"request entity too large|request too large \(max|body (?:is )?too large"
-        r"|image (?:exceeds|(?:is )?too large|dimensions exceed)",
+        r"|image (?:exceeds|(?:is )?too large|dimensions exceed)"
+        r"|body exceed(?:s|ed) \w{0,5} ?\d\w{0,8} limit|request body: length limit exceeded",
         codes=("request_too_large", "payload_too_large"),
     ),
     # Google names the spent quota by id; its sentence speaks of billing whichever it is.
@@ -106,12 +110,14 @@ COMMON_RULES: tuple[Rule, ...] = (
         r"|billing to be enabled|membership (?:has )?expired"
         r"|(?:free )?trial (?:has |period )?(?:ended|expired)|no (?:\w{1,40} )?credits? (?:left"
         r"|remaining)|(?:with|on) your \w{1,40} plan, upgrade to|quota exceeded\. check your plan"
-        r"|active \w{1,40} subscription|账户余额|saldo insuficiente|solde insuffisant",
+        r"|active \w{1,40} subscription|账户余额|saldo insuficiente|solde insuffisant"
+        r"|exceeded (?:\w{1,20} )?budget|unpaid invoice|invalid_payment_instrument",
         codes=words(
             "insufficient_quota billing_error billing_hard_limit_reached payment_required "
             "insufficient_credits insufficient_balance credits_exhausted arrearage "
             "account_deactivated_for_billing terminal_quota_exhausted billing_not_active "
             "exceeded_current_quota_error creditserror budgetexceedederror insufficient_user_quota "
+            "budget_exceeded accountoverdueerror "
             "spend_limit_reached"
         ),
     ),
@@ -128,7 +134,8 @@ COMMON_RULES: tuple[Rule, ...] = (
         r"|is )?(?:reached|hit|exceeded|exhausted)|reached (?:the|your) (?:\w{1,20} ){0,2}request"
         r" limit|used (?:up )?all (?:of )?(?:your|the) (?:\w{1,20} ){0,3}(?:requests|quota"
         r"|messages)|(?:your|the) (?:\w{1,20} ){0,3}quota (?:is |has been )?used up|no quota left"
-        r"|out of (?:premium|free) requests|quota will be refreshed"
+        r"|out of (?:premium|free) requests|quota will (?:be refreshed|refresh on)"
+        r"|(?:weekly|daily|monthly|usage) allowance (?:\w{1,20} ){0,6}(?:used|reached|spent)"
         r"|(?:exceeded|reached|used up) (?:\w{1,20} ){0,2}(?:usage|daily|monthly) limit"
         r"|(?:usage|daily|monthly) limit (?:\w{1,20} ){0,2}(?:exceeded|reached|used up)"
         r"|(?:requests?|tokens?)[_ ]per[_ ]day|\b(?:TPD|RPD)\b|out of premium requests"
@@ -155,6 +162,7 @@ COMMON_RULES: tuple[Rule, ...] = (
         r"|high (?:demand|load|traffic)|no healthy upstream|request queue is full|server is busy"
         r"|heavy traffic|engine not available|peak load|tier capacity"
         r"|no available (?:channel|capacity|workers)|unable to process your request\b"
+        r"|high volume of traffic|too busy now|cannot process the load|is currently loading"
         r"|reset reason: overflow|pending requests exceeded|überlastet",
         codes=words(
             "overloaded_error overloaded server_is_overloaded slow_down unavailable "
@@ -184,6 +192,7 @@ COMMON_RULES: tuple[Rule, ...] = (
         r"content[_ ](?:filter|policy|moderation|management)|safety (?:system|filter|policy)"
         r"|(?:request|candidate|output|response|prompt) (?:was |is )?blocked"
         r"|blocked (?:due to|by|for) .{0,30}(?:safety|prohibited|content|policy)|new_sensitive"
+        r"|sensitive[ _]words"
         r"|requires moderation|\bSAFETY_CHECK|flagged (?:as|for|by)|敏感|违规|inappropriate content"
         r"|usage polic|content exists risk|responsible ai|matched public code|safety reasons"
         r"|rejected as a result of our safety",
@@ -265,6 +274,7 @@ COMMON_RULES: tuple[Rule, ...] = (
         r"|invalid)\b|authentication (?:failed|required|error)|failed to authenticate"
         r"|unauthenticated|\bunauthorized\b|not authorized|no auth credentials"
         r"|requires? authentication|access paused|failed to (?:sign in|login)\b"
+        r"|not logged in\b|no (?:valid )?oauth token"
         r"|无效的(?:令牌|密钥)",
         codes=words(
             "authentication_error invalid_api_key authentication_failed unauthorized "
@@ -272,6 +282,7 @@ COMMON_RULES: tuple[Rule, ...] = (
             "invalid_token token_expired api_key_invalid permission_denied oauth_org_not_allowed "
             "invalid_authentication_error ip_not_authorized loadapikeyerror ai_loadapikeyerror "
             "fatalauthenticationerror autherror permissiondenied accessdeniedexception "
+            "error_not_logged_in "
             "unrecognizedclientexception expiredtokenexception"
         ),
     ),
@@ -379,7 +390,8 @@ COMMON_RULES: tuple[Rule, ...] = (
         r"/env: .{0,60}no such file or directory|(?:CLI|executable|command|binary) not (?:found"
         r"|installed)|could not find \w{1,40} ?\w{0,40} command"
         r"|failed to spawn command: no such file|missing optional dependency"
-        r"|postinstall script was not run",
+        r"|postinstall script was not run|unable to access jarfile"
+        r"|could not find or load main class|^\S{0,200}python[\d.]{0,6}: no module named ",
     ),
     Rule("missing-helper", _R.CRASH, r"^(?:error: )?spawn \S{1,200} ENOENT", retry=False),
     Rule("output-cut", _R.CRASH, detail="output_cut", codes=("output_cut",)),
@@ -449,6 +461,8 @@ COMMON_RULES: tuple[Rule, ...] = (
         r"|unhandled (?:promise )?rejection|uncaught \w{0,30}(?:exception|error)|fatal runtime "
         r"error|terminate called after|fatal python error|memoryerror$|.{0,60}exited with (?:code"
         r" 13[4-9]|signal)|.{0,40}crashed unexpectedly|.{0,60}overflowed its stack"
+        r"|(?:\S{1,40} )?line \d+: +\d+ (?:killed|aborted|bus error|segmentation fault|floating"
+        r" point exception|illegal instruction)"
         r"|node:\w{1,40}[:/].{0,100}|illegal instruction|bus error|an unexpected critical error "
         r"occurred|out of memory|killed$|aborted \(|\w{1,40} has crashed|.{0,40}\(core dumped\)"
         r"|fatal error: all goroutines|the application panicked|oh no: bun has crashed"

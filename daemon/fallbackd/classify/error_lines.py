@@ -91,6 +91,13 @@ class Line(Struct, frozen=True):
 
 
 _BOX = re.compile(r"^[\s│┃╭╰╮╯─■⏺●•×✕✖✗⨯❌⚠⎿›└├⚕✘🚫⛔❗☠\ufe0f‼!！]+")
+
+
+def _without_box(line: str) -> str:
+    found = _BOX.match(line)
+    return line if found is None else line[found.end() :]
+
+
 _BULLET = re.compile(r"[■⏺●•×✕✖✗⨯❌⚠⎿›✘🚫⛔❗☠]")
 _PREFIXES = (
     # 2026-02-03T04:05:06.789Z, [2026-02-03 04:05:06,789], 2026/02/03 04:05:06
@@ -154,12 +161,23 @@ _FENCE = re.compile(r"^\s*(?:```|~~~)")
 _BANNER = r"(?:API Error\b|[^\n.!?`]{0,80}\blimit\b[^\n.!?`]{0,30} [·∙•] resets )"
 _AGENT_SPEAKS = re.compile(rf"^\s*(?:[⏺●✦⚕]\s+(?!{_BANNER})|codex$|assistant$|thinking$)")
 _SPEAKS_BANNER = re.compile(rf"^\s*[⏺●]\s+{_BANNER}")
+
+
+_FIRST_PERSON = re.compile(
+    r"^\s*I(?:'ve| have)? (?:\w{2,20}ed|think|saw|see|will|made|found|guess|believe)\b"
+)
+
+
+def is_agents_words(line: str) -> bool:
+    return bool(_AGENT_SPEAKS.match(line) or _FIRST_PERSON.match(line))
+
+
 _BELOW = re.compile(r"^\s*(?:>\s*)?⎿")
 """Below a call it is the tool's output, once; below what the agent says it is the program's."""
 
 # Lines that show something instead of saying it: lists, tables, quotations, diffs, headings.
 _SHOWN = re.compile(
-    r"^\s*(?:[-+*] |[-+][^\s-]|\d{1,2}[.)] |> |#{1,6} |\|.*\|\s*$|//|/\*|<!--"
+    r"^\s*(?:[-+*] |[-+][^\s-]|\d{1,2}[.)] |> (?!litellm\.)|#{1,6} |\|.*\|\s*$|//|/\*|<!--"
     r"|(?!\"[\w.-]+\"\s*:|'[\w.-]+'(?:\s*:| is not recognized))[\"'`“”«„‘][^\"{]"
     r"|[✻✽✶] |\[[ x]\] |☐|☑|✅|💡|🔧|🛡|📝|\d+ [+-](?! ?[{\[]) ?|[0-9a-f]{7,12} \w"
     r"|(?!status|code|error|exit)[\w.-]+: ?(?:\d[\d_.]*|true|false|null)\s*$"
@@ -285,7 +303,7 @@ class _Reader:
 
 def read_line(raw: str, *, begins: bool = True) -> Line:
     """Take times, levels and names of loggers from the front of a line."""
-    bare = _BOX.sub("", raw)
+    bare = _without_box(raw)
     is_decorated = _BULLET.search(raw, 0, len(raw) - len(bare)) is not None
     front = _Front(bare)
     front.strip()
@@ -310,7 +328,7 @@ class _Front:
             end = self._time() or self._level() or self._tag()
             if not end:
                 return
-            self.rest = _BOX.sub("", self.rest[end:])
+            self.rest = _without_box(self.rest[end:])
 
     def _time(self) -> int:
         found = next((m for p in _PREFIXES if (m := p.match(self.rest))), None)

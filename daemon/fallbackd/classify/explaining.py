@@ -6,7 +6,7 @@ from fallbackd.classify.classifier import rule_of
 from fallbackd.classify.lines import lines_of
 from fallbackd.classify.model import Deciding, Model, usable
 from fallbackd.classify.rules import Rule
-from fallbackd.classify.weighing import LIKELY, RULE_ALARM, named_reason, weigh
+from fallbackd.classify.weighing import LIKELY, named_reason, weigh
 from fallbackd.core.failures import Failure
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.reasons import Reason
@@ -54,7 +54,7 @@ def explain(
         return structs.replace(found, because=f"{found.because}; {WITHOUT_MODEL}")
     guess = model.guess(text, status, kind)
     best, _ = weigh(model, guess, named_reason(hit))
-    threshold = model.threshold(text) - (0.0 if hit is None else RULE_ALARM)
+    threshold = model.threshold(text, is_ruled=hit is not None)
     ranked = sorted(model.shares(guess.reasons).items(), key=lambda one: -one[1])
     known = best if best in model.head.reasons else ranked[0][0]
     deciding = model.deciding(text, status, kind, count=MAX_FEATURES)

@@ -9,11 +9,12 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from itertools import chain, pairwise
 from struct import unpack_from
+from typing import Literal
 from zlib import crc32
 
 from msgspec import Struct
 
-from fallbackd.classify.error_lines import without_frames
+from fallbackd.classify.error_lines import STATUS_LINE, opens_like_error, without_frames
 from fallbackd.classify.languages import in_english
 from fallbackd_conversations.redact import strip_escapes
 
@@ -80,21 +81,41 @@ class _Reading(Struct, frozen=True):
     that languages with many and with few samples look alike.
     """
     phrases: int
+    trace: str
+    """Part of the text that is the trace of an exception."""
 
     @classmethod
     def of(cls, text: str) -> "_Reading":
         text = _cut(text)
-        said = plain = _normalised(without_frames(text))
+        bare = without_frames(text)
+        said = plain = _normalised(bare)
         english = in_english(plain)
         if english:
             said = plain = f"{plain}\n{' '.join(english)}"
         if english and is_short(text):
             plain = " ".join((*english, *_CODES.findall(plain)))
-        return cls(text, said, plain, len(english))
+        return cls(text, said, plain, len(english), _trace_in(text, bare))
 
     def shape(self, http_status: int | None, kind: str | None) -> tuple[str, ...]:
         known = f"phrases={_step(self.phrases, (0, 1, 2, 3, 4))}"
-        return (*shape_of(self.text, http_status), known, *_of_kind(kind))
+        trace = f"trace={self.trace}"
+        return (*shape_of(self.text, http_status), known, trace, *_of_kind(kind))
+
+
+_OPENS_TRACE = re.compile(
+    r"\s*(?:Traceback \(|Exception in thread|panic:|fatal error:|thread '|goroutine \d|file:///"
+    r"|node:|Unhandled|Uncaught|  File \"|(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)\b)"
+)
+_BESIDE_TRACE = 6
+"""Lines that are no frames, in a text that is a trace and nothing else."""
+
+
+def _trace_in(text: str, bare: str) -> str:
+    if len(bare) == len(text):
+        return "none"
+    if sum(1 for line in bare.split("\n") if line.strip()) > _BESIDE_TRACE:
+        return "part"
+    return "whole" if _OPENS_TRACE.match(text) else "most"
 
 
 SHORT_CHARS, SHORT_LINES = 400, 3
@@ -103,6 +124,17 @@ SHORT_CHARS, SHORT_LINES = 400, 3
 def is_short(text: str) -> bool:
     """One statement rather than the transcript of a run."""
     return len(text) <= SHORT_CHARS and len(text.strip().split("\n")) <= SHORT_LINES
+
+
+Manner = Literal["transcript", "statement", "foreign"]
+"""`statement`: a short text or a trace; `foreign`: a short one in another language."""
+
+
+def manner_of(text: str) -> Manner:
+    read = _Reading.of(text)
+    if is_short(text):
+        return "foreign" if read.phrases else "statement"
+    return "statement" if read.trace == "whole" else "transcript"
 
 
 _CODES = re.compile(r"\b(?:[1-5]\d\d|\w{2,30}_\w{2,30}|\w{0,30}(?:error|exception))\b|\{\"|\|")
@@ -220,7 +252,7 @@ _CODE_INSIDE = re.compile(r"=>|\(\)|==|!=|\+=")
 _FRAME = re.compile(r'\s*at .*\d|\s*File "')
 _PROMPT = re.compile(r"\s*(?:[\w@~:/.-]{1,60})?[$%❯›>] \S")
 _BULLET = re.compile(r"\s*(?:[-*•] |\d+[.)] )")
-_CHANGED = re.compile(r"\s*\d*\s*[+-](?!-)")
+_CHANGED = re.compile(r"\s*(?:\d+\s*)?[+-](?!-)")
 _STAMP = re.compile(r"\W{0,3}\d{4}-\d\d-\d\d[T ]\d")
 _HEADING = re.compile(r"#{1,6} ")
 _TOOL = re.compile(r"^\s*[⏺●•]\s*(?:Bash|Read|Update|Write|Edit|Ran|Web|Grep)|^exec$|^\$ ", re.M)
@@ -322,6 +354,7 @@ def _shape_of_line(name: str, line: str) -> list[str]:
         f"{name}-levels={levels}",
         f"{name}-chars={_step(len(bare), (20, 40, 80, 120, 200, 400))}",
         f"{name}-indent={min(4, len(line) - len(line.lstrip()))}",
+        f"{name}-opens={opens_like_error(bare) or STATUS_LINE.match(bare) is not None}",
     ]
 
 

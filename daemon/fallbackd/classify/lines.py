@@ -31,6 +31,7 @@ from fallbackd.classify.error_lines import (
     Line,
     candidate_lines,
     first_sentence,
+    is_agents_words,
     is_of_another,
     is_report,
     is_statement,
@@ -107,6 +108,10 @@ def lines_of(text: str, stream: str) -> tuple[Line, ...]:
         strip_escapes(_both_ends(text)).replace("’", "'").replace("\r\n", "\n").replace("\r", "\n")
     )
     return candidate_lines(without_frames(plain), mixed=stream == "unknown")
+
+
+def has_agents_words(text: str) -> bool:
+    return any(map(is_agents_words, _both_ends(text).split(NEWLINE)))
 
 
 NEWLINE = "\n"

@@ -14,7 +14,13 @@ from math import exp, sqrt
 import msgspec
 from msgspec import Struct
 
-from fallbackd.classify.features import Features, features_of, is_short, named_features
+from fallbackd.classify.features import (
+    Features,
+    Manner,
+    features_of,
+    manner_of,
+    named_features,
+)
 from fallbackd.core.reasons import Reason
 
 MAGIC = b"fallbackd-weights-1\n"
@@ -46,10 +52,10 @@ class Head(Struct, frozen=True, kw_only=True):
     reason: list[TableHead]
     reason_biases: list[float]
     reason_slope: float
-    alarm_margin: float
+    margins: dict[Manner, float]
     """Above it a text is a failure, where nothing else is known of the program."""
-    short_margin: float
-    """Margin of one short statement, which is no transcript."""
+    ruled_margins: dict[Manner, float]
+    """Margins where a rule fits a line of the text."""
 
 
 class Guess(Struct, frozen=True):
@@ -232,8 +238,9 @@ class Model:
         count = len(buckets) if whole is None else whole
         return _added(tables, name, buckets) * (norm / sqrt(max(1, count)) if norm else 1.0)
 
-    def threshold(self, text: str) -> float:
-        return self.head.short_margin if is_short(text) else self.head.alarm_margin
+    def threshold(self, text: str, *, is_ruled: bool = False) -> float:
+        margins = self.head.ruled_margins if is_ruled else self.head.margins
+        return margins[manner_of(text)]
 
     def failure_share(self, margin: float) -> float:
         head = self.head

@@ -13,19 +13,17 @@ from math import sqrt
 
 from msgspec import Struct, structs
 
-from fallbackd.classify.error_lines import without_marks
+from fallbackd.classify.error_lines import is_agents_words, without_marks
 from fallbackd.classify.features import Features, features_of
-from fallbackd.classify.lines import SIGNAL_EXITS, Hit, lines_of, text_hit
+from fallbackd.classify.lines import SIGNAL_EXITS, Hit, has_agents_words, lines_of, text_hit
 from fallbackd.classify.model import Additions, Guess, Model, usable, weights
 from fallbackd.classify.rules import Rule
 from fallbackd.core.protocol import Evidence
 from fallbackd.core.reasons import Reason
 from fallbackd_conversations.redact import strip_escapes
 
-RULE_ALARM = 0.2
-"""Addition of a fitting rule to the margin of a failure. Both found by cross-validation."""
 RULE_REASON = 0.7
-"""Addition of a fitting rule to the margin of its reason."""
+"""Addition of a fitting rule to the margin of its reason, found by cross-validation."""
 
 LIKELY = 0.2
 """A reason that is less likely is not named, for a program that is known to have failed."""
@@ -100,8 +98,15 @@ def weighed(
         return _renamed(hit, evidence, best, likely)
     if not _raises_alarm(model, guess, hit, evidence, rules):
         return None
-    bonus = 0.0 if hit is None else RULE_ALARM
-    return _renamed(hit, evidence, best, likely * model.failure_share(guess.margin + bonus))
+    margin = guess.margin + _bonus(model, hit, evidence.text)
+    return _renamed(hit, evidence, best, likely * model.failure_share(margin))
+
+
+def _bonus(model: Model, hit: Hit | None, text: str) -> float:
+    """Worth of a fitting rule: how much smaller a margin is enough with it."""
+    if hit is None:
+        return 0.0
+    return model.threshold(text) - model.threshold(text, is_ruled=True)
 
 
 def _is_settled(hit: Hit | None, rules: tuple[Rule, ...]) -> bool:
@@ -121,10 +126,11 @@ def _renamed(hit: Hit | None, evidence: Evidence, best: Reason, likely: float) -
 def _raises_alarm(
     model: Model, guess: Guess, hit: Hit | None, evidence: Evidence, rules: tuple[Rule, ...]
 ) -> bool:
-    margin, threshold = guess.margin, model.threshold(evidence.text)
+    margin = guess.margin
+    is_above = margin > model.threshold(evidence.text, is_ruled=hit is not None)
     if hit is None:
-        return margin > threshold and not _is_quoted(model, evidence, rules)
-    if margin + RULE_ALARM > threshold:
+        return is_above and not _is_quoted(model, evidence, rules)
+    if is_above:
         return True
     # A line that is an error by itself: apart beside a few sentences, or the last word.
     least = _least_of_line(hit.text, evidence)
@@ -145,12 +151,19 @@ _EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
 def _is_quoted(model: Model, evidence: Evidence, rules: tuple[Rule, ...]) -> bool:
-    """A known error is shown in a quotation, a list or a diff; what is said beside is harmless."""
+    """
+    An agent alone speaks, or a known error is shown in a quotation, a list or a diff and what is
+    said beside is harmless.
+    """
     stated = "\n".join(
-        line.text for line in lines_of(evidence.text, evidence.stream) if not line.is_deep
+        line.text
+        for line in lines_of(evidence.text, evidence.stream)
+        if not (line.is_deep or is_agents_words(line.text))
     )
     if stated and model.guess(stated, evidence.http_status).margin > model.threshold(stated):
         return False
+    if has_agents_words(evidence.text):
+        return True
     bare = structs.replace(evidence, text=without_marks(evidence.text))
     return text_hit(bare, rules) is not None
 
