@@ -92,7 +92,7 @@ class Program:
                 self._end(ProcessExit(gone=True, code=0, stopped=True))
             case "unproven":
                 await anyio.sleep(self._grace_s + 5.0)
-                self.is_unproven = True
+                self.is_unproven = self.is_alive  # not where the machine lost its power meanwhile
                 self._end(ProcessExit(signal=9, stopped=True, gone=False))
             case _:
                 await anyio.sleep(self._grace_s + 0.1)
