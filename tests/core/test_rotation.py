@@ -85,6 +85,27 @@ def test_the_first_throttle_is_tried_once_more_and_the_second_marks_and_rotates(
     assert found.attempts[1].retry_of == "x.1"
 
 
+def test_the_second_throttle_marks_also_where_it_comes_late() -> None:
+    play = Playbook(THREE).when(delegate("x", backend="a"))
+    ends(play, throttle(play))
+    play.at(play.now + 100)
+    ends(play, throttle(play))
+    assert used(play) == [("a", "k1"), ("a", "k1"), ("a", "k2")]
+    assert on_scope(play, "k1", model=True) == "rate_limited"
+
+
+def test_the_second_throttle_of_a_caller_marks_also_where_it_comes_late() -> None:
+    play = Playbook(THREE)
+    first = resolved(play)
+    asked: dict[str, Any] = {"model": first.model, "credential": first.credential}
+    answer = report(play, throttle(play), turn=first.turn, **asked)
+    assert (answer.next and answer.next.credential) == "k1"
+    play.at(play.now + 100)
+    answer = report(play, throttle(play), turn=answer.turn, **asked)
+    assert (answer.next and answer.next.credential) == "k2"
+    assert on_scope(play, "k1", model=True) == "rate_limited"
+
+
 def test_three_keys_the_first_throttled_twice_the_second_revoked_the_third_serves_everybody() -> (
     None
 ):

@@ -12,7 +12,7 @@ from tests.simulation.run import play, somewhere
 
 MEMORY_SEEDS = range(1000)
 SQLITE_SEEDS = range(10_000, 10_100)
-FOUND_SEEDS = (459208976, 910003828, 910006380, 8268183, 8269759)
+FOUND_SEEDS = (459208976, 910003828, 910006380, 8268183, 8269759, 8502223)
 """
 Failed once, in a longer run: 459208976 by a program that had no network and delegated. In others
 the laws were wrong: a program was missing inside a longer window, and a wait that was stated was

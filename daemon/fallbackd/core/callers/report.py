@@ -425,6 +425,9 @@ def _is_repeated(
     case: Case, event: Reported, backend: Backend, turn: Turn, failure: Failure
 ) -> bool:
     """Return whether the same candidate is asked once more before it is marked."""
+    before = turn.tried[-2:-1]
+    if before and before[0] == turn.tried[-1]:
+        return False  # it was, however long ago
     return len(turn.tried) < turn.budget and first_throttle(
         case,
         backend,

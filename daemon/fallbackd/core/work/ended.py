@@ -311,6 +311,11 @@ def _is_repeatable(attempt: Attempt, failure: Failure) -> bool:
 
 
 def _is_first_throttle(case: Case, attempt: Attempt, failure: Failure, backend: Backend) -> bool:
+    """Return whether it marks nothing yet. The second may come late: after a restart, or slowly."""
+    before = case.delegation.attempt(attempt.retry_of) if attempt.retry_of else None
+    known = None if before is None else before.failure
+    if known is not None and known.reason is Reason.RATE_LIMIT:
+        return False
     return first_throttle(
         case,
         backend,
