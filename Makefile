@@ -45,7 +45,7 @@ e2e: $(READY) .venv-docs/.ready .venv-mcp/.ready .venv-sdk/.ready .venv-packages
 
 NEWEST := attempts clis_alone failover gateway_clients mcp mcp_agents planted plans_asked real_clis takeover
 # They wait more than they work. No test of them is slow before half an hour.
-E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' --timeout=1800 -n 3 --dist loadfile --no-loadscope-reorder --durations=25
+E2E := $(BIN)/python -m pytest --override-ini='norecursedirs=.*' --timeout=1800 -n 4 --dist loadfile --no-loadscope-reorder --durations=25
 
 e2e-newest: export FALLBACKD_E2E = newest
 e2e-newest: $(READY) .venv-mcp/.ready .venv-sdk/.ready ## the same agent CLIs in their newest versions, which the parsers may not know yet
