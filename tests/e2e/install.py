@@ -78,7 +78,8 @@ def install(set: Set = CLIS) -> None:
         _npm(set.place, "install", "--save-exact", *(f"{name}@latest" for name in pinned))
         _say_versions(pinned)
     else:
-        _npm(set.place, "ci")
+        # `npm ci` refuses a lock without packages for other systems that are published nowhere.
+        _npm(set.place, "install", "--no-save")
     (set.place / STAMP).write_text(wanted(set))
 
 
