@@ -85,11 +85,11 @@ class Server:
             os.killpg(process.pid, signal.SIGKILL)
             await anyio.to_thread.run_sync(process.wait)
 
-    async def call(self, method: str, path: str, body: Any = None) -> Any:
+    async def call(self, method: str, path: str, body: Any = None, **query: str) -> Any:
         answer = await self.client.request(
             method,
             f"{self.url}{path}",
-            params={"directory": str(self.home.work)},
+            params={"directory": str(self.home.work), **query},
             json=body,
         )
         answer.raise_for_status()

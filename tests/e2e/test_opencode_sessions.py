@@ -360,6 +360,10 @@ async def test_with_the_plugin_messages_go_at_once_where_they_will_be_answered(
         assert "fallback-status" in [one["name"] for one in commands]
         tools = await s.server.call("GET", "/experimental/tool/ids")
         assert "fallback-status" in tools
+        # An argument that opencode's own schemas did not make ends each message of older releases.
+        shown = await s.server.call("GET", "/experimental/tool", provider="a", model="m")
+        (tool,) = [one for one in shown if one["id"] == "fallback-status"]
+        assert tool["parameters"].get("properties", {}) == {}
         await after_its_window_a_model_is_used_again(s)
 
 

@@ -181,14 +181,15 @@ function rivalIn(plugins: unknown): string | undefined {
 
 async function statusTool(daemon: Daemon, directory: string): Promise<ToolDefinition> {
   const description = "verbose: with the usage of each time in which the session was on one model"
-  // The types of the plugin package are enough to build this; its code need not be installed.
-  const verbose = await import("@opencode-ai/plugin").then(
-    (found) => found.tool.schema.boolean().optional().describe(description),
-    () => ({ type: "boolean", description }),
+  // Where its code is not installed the tool has no arguments: opencode 1.14 answers no message
+  // beside a tool whose argument its own schemas did not make.
+  const args = await import("@opencode-ai/plugin").then(
+    (found) => ({ verbose: found.tool.schema.boolean().optional().describe(description) }),
+    () => ({}),
   )
   const found = {
     description: "Shows which models work, and which model this session is on and why.",
-    args: { verbose },
+    args,
     async execute(args: { verbose?: boolean }, context: { sessionID: string }): Promise<string> {
       const status = await within(
         daemon.call<Status>("opencode.status", {
