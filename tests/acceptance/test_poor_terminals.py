@@ -55,6 +55,7 @@ WORDS = {
     "show": "show @last",
     "shutdown": "shutdown --help",
     "standby": "standby --help",
+    "stats": "stats",
     "status": "status",
     "statusline": "statusline",
     "suggest": "suggest hi",

@@ -280,7 +280,7 @@ async def test_an_answer_that_came_before_the_end_of_its_daemon_is_not_asked_for
             log.write(rest)
             index.write(b"%.6f h %d %d\n" % (0.0, len(rest), log.tell()))
             size = log.tell()
-        record = {"exit": {"type": "response", "status": 200}, "log_bytes": size}
+        record = {"exit": {"type": "response", "status": 200, "gone": True}, "log_bytes": size}
         (place / "exit.json").write_text(json.dumps(record))
         async with engine_for(tmp_path, config, store="sqlite") as engine:
             done = await ended(engine, found)

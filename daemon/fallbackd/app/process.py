@@ -7,7 +7,9 @@ import sys
 from collections.abc import Mapping
 
 import anyio
+import msgspec
 import structlog
+from msgspec import Struct
 
 from fallbackd.app import private
 from fallbackd.app.lifecycle import Daemon
@@ -28,6 +30,21 @@ EXIT_UNUSABLE = 78
 log = structlog.get_logger("daemon")
 
 
+def build_types(of: type[Struct]) -> None:
+    """
+    Let msgspec learn the records below a type while there is one thread.
+
+    It learns a type when a value is first read as one, and keeps what it knows before that is
+    whole: a second thread that reads the same type meanwhile ends the process (msgspec 0.22).
+    """
+    for kind in of.__subclasses__():
+        try:
+            msgspec.json.Decoder(kind)
+        except TypeError:
+            pass  # of values that are never read from JSON
+        build_types(kind)
+
+
 def run(
     places: Places,
     environ: Mapping[str, str],
@@ -37,6 +54,7 @@ def run(
     sessions_log: OpencodeLog | None = None,
 ) -> int:
     """Serve until a signal. Returns the exit status."""
+    build_types(Struct)
     umask = os.umask(0o077)
     core_bytes = heap.forbid_core_dumps()
     heap.keep_large_blocks_apart()
