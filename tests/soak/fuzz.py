@@ -214,6 +214,8 @@ async def fuzz(seconds: float, seed: int, place: Path) -> list[str]:
     wrong: list[str] = []
     async with running(place, backend_script(place / "bin", "echo", ECHO)) as daemon:
         pid = daemon.pid
+        # SQLite keeps the descriptor of the connection that read it for the next one.
+        await daemon.client.call("stats")
         rounds: list[Fuzz] = []
         fds: list[int] = []
         kib: list[int] = []
