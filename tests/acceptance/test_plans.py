@@ -78,7 +78,7 @@ async def test_a_login_is_asked_every_ten_minutes_while_work_is_done(tmp_path: P
     async with asking(tmp_path) as codex:
         codex.log_in(at=1000)
         codex.answers(plan(63))
-        assert await codex.after() == 0, "nobody has worked"
+        assert await codex.after() == 0, "no work was done"
         await codex.work()
         assert await codex.after() == 1
         assert await codex.limits() == [(63.0, "asked")]

@@ -41,7 +41,7 @@ export class Moved {
     this.told.delete(child)
   }
 
-  /** A parent is idle: nobody waits for its subagents any more. */
+  /** A parent is idle: its subagents are not waited for any more. */
   idle(session: string): void {
     if (this.waiting.has(session)) this.stopped.add(session)
   }

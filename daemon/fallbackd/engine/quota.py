@@ -69,7 +69,7 @@ class _Asked(Struct):
     at: float
     every_s: float
     login: tuple[float | None, ...]
-    """When each file of the login was changed last."""
+    """Time of the last change of each file of the login."""
 
 
 class PlanReads:
@@ -121,26 +121,30 @@ class PlanReads:
         settings, world, now = host.settings, host.world, host.clock.now()
         kind = world.kinds[place[0]]
         program = world.find_program(kind.program(settings.options_of(backends[0])) or "")
-        login = tuple(world.changed_at(path) for path in place[1:])
+        login = self._login(place)
         if kind.plan is None or program is None or not any(login):
             return
         before = self._asked.get(place)
         every_s = ASK_EVERY_S if before is None or before.login != login else before.every_s
-        if before is not None and 0 <= now - before.at < every_s:
-            return
-        known = (host.store.peek().meters.get(name) for name in backends)
-        figures = [figure for meter in known if meter is not None for figure in meter.figures]
-        if any(0 <= now - one.at < ASK_EVERY_S for one in figures if one.is_of_plan):
+        if (before is not None and 0 <= now - before.at < every_s) or self._is_known(backends, now):
             return
         every_s = min(every_s * 2 * (1 + world.luck() / 10), MAX_EVERY_S)
-        self._asked[place] = _Asked(at=now, every_s=every_s, login=login)
+        self._asked[place] = asked = _Asked(at=now, every_s=every_s, login=login)
         environ = environ_of(settings, world, backends[0])
         said = await world.probe.ask(program, kind.plan.inquiry, environ)
         seen = () if said is None else kind.plan.read(said, now)
         log.info("quota.asked", backend=backends[0], figures=len(seen))
-        if login != tuple(world.changed_at(path) for path in place[1:]):
+        if not seen or login != self._login(place):
             return  # another login may have answered
-        if seen:
-            self._asked[place].every_s = ASK_EVERY_S * (1 + world.luck() / 10)
-        for name in backends if seen else ():
+        asked.every_s = ASK_EVERY_S * (1 + world.luck() / 10)
+        for name in backends:
             await host.keep_figures(name, seen)
+
+    def _login(self, place: tuple[str, ...]) -> tuple[float | None, ...]:
+        return tuple(map(self._host.world.changed_at, place[1:]))
+
+    def _is_known(self, backends: list[BackendId], now: float) -> bool:
+        """Test whether a figure of the plan is recent enough."""
+        meters = self._host.store.peek().meters
+        figures = [one for name in backends if name in meters for one in meters[name].figures]
+        return any(0 <= now - one.at < ASK_EVERY_S for one in figures if one.is_of_plan)

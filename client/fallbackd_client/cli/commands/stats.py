@@ -99,7 +99,7 @@ def _write_page(path: str, found: Json) -> None:
 
 
 def _draws(stream: object) -> bool:
-    """Whether block characters can be written, and are likely to be in the font."""
+    """Test whether block characters can be written, and are likely to be in the font."""
     encoding = (getattr(stream, "encoding", None) or "").lower().replace("-", "")
     return encoding == "utf8" and os.environ.get("TERM") not in ("dumb", "linux")
 

@@ -57,7 +57,7 @@ class DaemonDrainResult(Struct, frozen=True, kw_only=True):
     running: int = 0
     """Delegations that it waits for."""
     later: int = 0
-    """Those that it does not wait for: they wait for a backend or for an answer, over its end."""
+    """Delegations that outlast it: they wait for a backend or for an answer."""
     waits_for: tuple[DelegationLine, ...] = ()
     """The delegations that it waits for, the first of them where there are many."""
     calls: int = 0
@@ -110,7 +110,7 @@ class DaemonShutdownResult(Struct, frozen=True, kw_only=True):
     running: int = 0
     """Delegations that it waits for."""
     later: int = 0
-    """Those that it does not wait for: they wait for a backend or for an answer, over its end."""
+    """Delegations that outlast it: they wait for a backend or for an answer."""
     waits_for: tuple[DelegationLine, ...] = ()
     """The delegations that it waits for, the first of them where there are many."""
     calls: int = 0

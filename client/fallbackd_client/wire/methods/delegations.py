@@ -408,7 +408,7 @@ class DelegationStandbyParams(Struct, frozen=True, kw_only=True, omit_defaults=T
     not_before_at: CalendarInstant | None = None
     """It does not start before this time of the clock; a time that is over: at once."""
     not_before_s: StandbyS | None = None
-    """It does not start for so long from now."""
+    """Delay of its start, from now."""
     priority: Priority | None = None
     """Of what waits, the highest goes first."""
 

@@ -27,9 +27,9 @@ class BackendStats(Struct, frozen=True, kw_only=True):
     calls: int = 0
     """Calls that have ended: attempts of delegations, and calls through the gateway."""
     answered: int = 0
-    """Those that succeeded."""
+    """Number of them that succeeded."""
     failed: int = 0
-    """Those that failed."""
+    """Number of them that failed."""
     reasons: dict[str, int] = field(default_factory=dict)
     """Failed calls by reason."""
     mean_s: float | None = None
@@ -58,7 +58,7 @@ class ChainStats(Struct, frozen=True, kw_only=True):
     chain: str
     """Its name, as in the configuration."""
     backends: tuple[str, ...]
-    """Those of its backends of which something is known."""
+    """Backends of the chain of which something is known."""
     seconds: float
     """Time of which something is known."""
     availability: float | None = None
@@ -86,7 +86,7 @@ class FailoverRow(Struct, frozen=True, kw_only=True):
     reason: str
     """Reason for leaving it."""
     count: int
-    """How many times."""
+    """Number of times."""
 
 
 class ShareRow(Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ class ShareRow(Struct, frozen=True, kw_only=True):
     requests: int = 0
     """Requests that have ended."""
     answered: int = 0
-    """Those that were answered."""
+    """Number of them that were answered."""
     rescued: int = 0
     """Answered by another backend than the one that was asked."""
     input_tokens: int = 0
@@ -120,7 +120,7 @@ class StatsResult(Struct, frozen=True, kw_only=True):
     requests: int = 0
     """Delegations that have ended, and calls through the gateway."""
     answered: int = 0
-    """Those that were answered."""
+    """Number of them that were answered."""
     rescued: int = 0
     """Answered by another backend than the one that was asked: an outage did not stop them."""
     backends: tuple[BackendStats, ...] = ()
@@ -136,7 +136,7 @@ class StatsResult(Struct, frozen=True, kw_only=True):
     roles: tuple[ShareRow, ...] = ()
     """Most requests first, at most 50."""
     projects: tuple[ShareRow, ...] = ()
-    """By directory; most requests first, at most 50."""
+    """Shares by directory; most requests first, at most 50."""
 
 
 STATS: Method[StatsParams, StatsResult] = Method(
